@@ -1,0 +1,1 @@
+"""What a person types: commands, tables, progress and exit codes; no arithmetic."""

@@ -1,0 +1,1 @@
+"""Accelerators, network tiers and topologies; the shipped profiles; measured curves and their fits."""

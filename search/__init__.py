@@ -1,0 +1,1 @@
+"""The space of strategies, the exact solver and its refinement."""

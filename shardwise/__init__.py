@@ -1,0 +1,1 @@
+"""shardwise: plans the parallel layout of a large training job."""
