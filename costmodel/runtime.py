@@ -1,0 +1,186 @@
+"""The runtime profile: how a framework release executes. Hardware constants stay hardware; these stay framework."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shardwise.hardware_profiles.errors import InputError, UnknownNameError
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0, lt=1e12)]
+
+_FOLDER = Path(__file__).parent / "runtimes"
+
+
+class Runtime(BaseModel):
+    """How one framework release executes a step. Times in seconds, sizes in bytes; shares from 0 to 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str
+    launcher: str
+    """The launcher module that writes configs for it."""
+    measured: bool
+    """Whether published runs of this release stand behind the figures; if not, intervals are wider."""
+
+    # Host
+    host_s_per_layer: NonNegative
+    """Host time to launch one dense layer's kernels, one pass (forward, or each of the two halves of backward)."""
+    host_s_per_moe_layer: NonNegative
+    """The same for a mixture-of-experts layer, dispatcher and its synchronisations included."""
+    host_s_per_tp_rank: NonNegative = 0.0
+    """Added per layer and pass when tp > 1: launch of the collectives."""
+    cuda_graphs: bool = False
+    """Graphs remove the host time of dense layers."""
+    fixed_s_per_step: NonNegative = 0.0
+    """Data loading, logging, gradient norm, optimizer launch: per step, whatever the layout."""
+    host_s_per_microbatch: NonNegative = 0.0
+    """Per micro-batch and stage: schedule bookkeeping, p2p launch."""
+
+    # Kernels
+    attention_kernel: Literal["unfused", "fa1", "fa2", "fa3", "cudnn", "vendor"]
+    attention_causal_skip: bool = True
+    """Whether the kernel leaves out the masked half."""
+    elementwise_bytes_factor: NonNegative = 1.0
+    """Bytes moved by norms, residuals, activations and rotary, over those of fully fused kernels."""
+    loss_bytes_per_logit: NonNegative
+    """Memory traffic of the loss per logit, forward and backward together."""
+    logit_memory_bytes: NonNegative
+    """Memory per logit held at the loss: 2-byte logits, their FP32 copy, and its gradient, as the framework keeps them."""
+    gemm_scale: NonNegative = 1.0
+    """Rate of this framework's linear layers over the device's sustained GEMM law."""
+
+    # Precision and states
+    grad_comm_bytes: NonNegative
+    """Bytes per gradient element on the wire."""
+    grad_memory_bytes: NonNegative
+    """Bytes per gradient element held between micro-batches."""
+    param_comm_bytes: NonNegative = 2.0
+    """Bytes per parameter element gathered by ZeRO."""
+    master_weights: bool = True
+    """An FP32 copy of the parameters among the optimizer states (4 bytes)."""
+    default_zero: int = Field(ge=0, le=3)
+    default_sp: bool
+    default_recompute: Literal["none", "selective", "full"]
+    default_tp_overlap: bool
+    default_dp_overlap: bool
+    default_ep_overlap: bool = False
+    default_schedule: Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"] = "1f1b"
+    vocab_multiple: int = Field(default=128, ge=1)
+    """The vocabulary is padded to a multiple of this times tp; 1 leaves it alone."""
+
+    # Recomputation
+    selective_recompute: Literal["attention_core", "every_other_op", "norms_and_activations"] = "attention_core"
+    """What ``selective`` means in this framework."""
+
+    # Overlap
+    tp_hidden: Share
+    """Share of TP traffic hidden under GEMMs when ``tp_overlap`` is on."""
+    dp_hidden: Share
+    """Share of the backward (forward for parameters) that can hide DP traffic when ``dp_overlap`` is on."""
+    cp_hidden: Share = 0.9
+    pp_hidden: Share = 0.0
+    """Share of steady-state p2p hidden under compute."""
+    ep_hidden: Share = 0.0
+    """Share of EP all-to-all hidden when ``ep_overlap`` is on."""
+    overlap_slowdown: NonNegative = 0.1
+    """Seconds of compute lost per second of traffic hidden under it (SMs and bandwidth shared)."""
+
+    # Mixture of experts
+    moe_dispatcher: Literal["allgather", "alltoall", "deepep", "hybridep"] = "alltoall"
+    dispatch_bytes: NonNegative = 2.0
+    """Bytes per element dispatched to experts (1 for FP8 dispatch)."""
+    combine_bytes: NonNegative = 2.0
+    grouped_gemm_scale: NonNegative = 1.0
+    """Rate of grouped expert GEMMs over the device's GEMM law at the same shape."""
+    permute_bytes_factor: NonNegative = 1.0
+    """Passes over the routed tokens by permutation, its reverse and the weighting, over a fused implementation."""
+
+    # Memory
+    context_bytes: NonNegative
+    """Driver context, libraries and workspaces, outside the allocator."""
+    communicator_bytes: NonNegative
+    """Buffers per communicator a rank belongs to."""
+    fragmentation: NonNegative
+    """Share of the dynamic part of memory lost to the allocator."""
+    activation_scale: NonNegative = 1.0
+    """Saved activation bytes over those counted operator by operator."""
+
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Where a figure comes from, by field: ``published``, ``fitted``, ``measured``, ``assumed`` and a sentence."""
+
+
+def list_runtimes() -> list[str]:
+    """Names of the shipped runtime profiles, sorted."""
+    return sorted(p.stem for p in _FOLDER.glob("*.yaml"))
+
+
+def load_runtime(name_or_path: str | Path) -> Runtime:
+    """A runtime profile by shipped name or YAML file.
+
+    A profile may name another under ``extends`` and give only what differs.
+
+    Raises:
+        UnknownNameError: no such profile (the nearest name is offered).
+        InputError: the file cannot be read or a key has a wrong value.
+    """
+    text = str(name_or_path)
+    path = Path(text)
+    if path.suffix in (".yaml", ".yml") or path.exists():
+        return _build(path)
+    if text not in list_runtimes():
+        near = difflib.get_close_matches(text, list_runtimes(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UnknownNameError(f"runtime {text!r} is not known: expected one of {', '.join(list_runtimes())}{hint}")
+    return _shipped(text)
+
+
+@cache
+def _shipped(name: str) -> Runtime:
+    return _build(_FOLDER / f"{name}.yaml")
+
+
+def _build(path: Path) -> Runtime:
+    try:
+        return Runtime(**_merged(path, depth=0))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(x) for x in first["loc"])
+        raise InputError(f"{path}: {key} = {first.get('input')!r}: {first['msg']}") from None
+
+
+def _merged(path: Path, depth: int) -> dict[str, Any]:
+    data = _read(path)
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    if depth > 8:
+        raise InputError(f"{path}: extends: profiles extend each other in a circle")
+    parent_path = path.parent / f"{base}.yaml"
+    if not parent_path.exists():
+        parent_path = _FOLDER / f"{base}.yaml"
+    if not parent_path.exists():
+        raise InputError(f"{path}: extends = {base!r}: expected the name of a runtime profile")
+    parent = _merged(parent_path, depth + 1)
+    sources = {**parent.get("sources", {}), **data.get("sources", {})}
+    return {**parent, **data, "sources": sources}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > 1 << 20:
+            raise InputError(f"{path}: {path.stat().st_size} bytes: expected a runtime profile under 1 MiB")
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path}: cannot be read as a runtime profile: {reason}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: expected a mapping of keys to values")
+    return data
