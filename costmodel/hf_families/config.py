@@ -67,11 +67,14 @@ class Config:
         return self.data.get(key) is not None
 
     def integer(self, *keys: str, default: Any = _REQUIRED, minimum: int = 1, maximum: int = MAX_INTEGER) -> int:
-        """The integer under the first of ``keys`` that is present; several that disagree are an error."""
+        """The integer under the first of ``keys`` that is present; several that disagree are an error.
+
+        Without a ``default`` (or with None) the key is required.
+        """
         value = self.optional_integer(*keys, minimum=minimum, maximum=maximum)
         if value is not None:
             return value
-        if default is _REQUIRED:
+        if default is _REQUIRED or default is None:
             self.fail(keys[0], f"an integer of at least {minimum}")
         self.assume(f"{self.prefix}{keys[0]} is not given: {default} (class default)")
         return int(default)
@@ -206,5 +209,5 @@ class Config:
             if self.data[key] in (None, False, 0, 0.0, "", [], {}):
                 continue
             if may_shape_the_model(key):
-                self.fail(key, "a key that this architecture is known to have; its effect on the model is not understood")
+                self.fail(key, "no such key: what it does to the model is not understood")
             self.assume(f"{self.prefix}{key} is not understood and was taken to change nothing")

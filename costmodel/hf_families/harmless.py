@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_HARMLESS: Final = frozenset(
-    """
+_HARMLESS_TEXT: Final = """
     _name_or_path name_or_path architectures auto_map model_type transformers_version torch_dtype dtype
     is_decoder is_encoder_decoder use_cache return_dict return_dict_in_generate output_attentions
     output_hidden_states output_scores output_router_logits output_dropout embedding_dropout
@@ -41,12 +40,12 @@ _HARMLESS: Final = frozenset(
     bias_dropout_fusion fp32_residual_connection apply_query_key_layer_scaling residual_in_fp32
     scale_attention_softmax_in_fp32 scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
     runner_max_sequence_length summary_activation summary_proj_to_labels summary_type summary_use_proj
-    gradient_checkpointing use_parallel_residual verbose for_llm_compressor hc_sinkhorn_iters
+    gradient_checkpointing  verbose for_llm_compressor hc_sinkhorn_iters
     attn_temperature_tuning floor_scale attn_scale mamba_ssm_dtype mamba_ssm_cache_dtype
-    add_cross_attention use_unified_vision_chunk language label_smoothing
+    use_unified_vision_chunk language label_smoothing
     source notes
-    """.split()
-)
+"""
+_HARMLESS: Final = frozenset(_HARMLESS_TEXT.split())
 """``source`` and ``notes`` are where shardwise's own preset files say where they come from."""
 
 _HARMLESS_PATTERN: Final = re.compile(

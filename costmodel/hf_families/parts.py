@@ -60,15 +60,20 @@ class Heads:
 
 
 def read_heads(cfg: Config, hidden: int, kv_default: int | None = None, head_dim_default: int | None = None) -> Heads:
-    """Head counts from the common keys; a missing ``num_key_value_heads`` means ``kv_default`` or all heads."""
+    """Head counts from the common keys.
+
+    A missing ``num_key_value_heads`` or ``head_dim`` takes the class default where there is one; a null, or no class
+    default, means all heads and ``hidden / heads``.
+    """
     heads = cfg.integer("num_attention_heads")
-    if kv_default is None:
-        kv = cfg.optional_integer("num_key_value_heads") or heads
-    else:
-        kv = cfg.integer("num_key_value_heads", default=kv_default)
-    cfg.divides("num_key_value_heads" if cfg.has("num_key_value_heads") else "num_attention_heads", kv, "num_attention_heads", heads)
+    kv = cfg.optional_integer("num_key_value_heads")
+    if kv is None:
+        kv = heads
+        if kv_default is not None and "num_key_value_heads" not in cfg.data:
+            kv = cfg.integer("num_key_value_heads", default=kv_default)
+    cfg.divides("num_key_value_heads", kv, "num_attention_heads", heads)
     head_dim = cfg.optional_integer("head_dim")
-    if head_dim is None and head_dim_default is not None:
+    if head_dim is None and head_dim_default is not None and "head_dim" not in cfg.data:
         head_dim = cfg.integer("head_dim", default=head_dim_default)
     if head_dim is None:
         cfg.divides("num_attention_heads", heads, "hidden_size", hidden)
@@ -97,6 +102,11 @@ def softmax_attention(
     linears.append(Linear("attention_out", heads.num_heads * heads.value_dim, heads.hidden, ROW, out_bias))
     core = AttentionCore(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.value_dim, window=window)
     return Mixer(heads.kind, tuple(linears), core, tuple(extras))
+
+
+def span_mark(window: int | None) -> str:
+    """How a layer kind's name says that it sees only a window."""
+    return "sliding" if window else ""
 
 
 def head_norms(heads: Heads) -> tuple[Extra, Extra]:
@@ -194,7 +204,13 @@ def assemble(cfg: Config, name: str, architecture: str, layers: Iterable[LayerKi
         mtp=tuple(index[kind] for kind in frame.mtp),
         mtp_extras=frame.mtp_extras,
         mtp_linears=frame.mtp_linears,
-        max_sequence=cfg.optional_integer("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "seq_length"),
+        max_sequence=_max_sequence(cfg),
         architecture=architecture,
         source=cfg.source,
     )
+
+
+def _max_sequence(cfg: Config) -> int | None:
+    keys = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "seq_length")
+    lengths = [cfg.optional_integer(key) for key in keys]
+    return next((length for length in lengths if length is not None), None)

@@ -1,0 +1,88 @@
+"""Which reader understands which ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..model import ModelSpec
+from . import deepseek, dense, gpt, moe
+from .config import Config
+
+Reader = Callable[[Config, str], ModelSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A reader, and the beginnings (lower case letters and digits) of the class names that it stands for."""
+
+    read: Reader
+    classes: tuple[str, ...]
+
+
+def _dense(family: dense.DenseFamily, *classes: str) -> Family:
+    return Family(dense.dense_reader(family), classes)
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "llama": _dense(dense.LLAMA, "llama"),
+    "mistral": _dense(dense.MISTRAL, "mistral"),
+    "ministral3": _dense(dense.MINISTRAL3, "ministral3", "mistral3"),
+    "qwen2": _dense(dense.QWEN2, "qwen2"),
+    "qwen3": _dense(dense.QWEN3, "qwen3"),
+    "phi3": Family(dense.read_phi3, ("phi3",)),
+    "olmo2": _dense(dense.OLMO2, "olmo2"),
+    "olmo3": _dense(dense.OLMO3, "olmo3"),
+    "gemma": _dense(dense.GEMMA, "gemma"),
+    "gemma2": _dense(dense.GEMMA2, "gemma2"),
+    "gemma3_text": _dense(dense.GEMMA3, "gemma3"),
+    "glm": _dense(dense.GLM, "glm"),
+    "glm4": _dense(dense.GLM4, "glm4"),
+    "chatglm": Family(dense.read_chatglm, ("chatglm",)),
+    "smollm3": _dense(dense.SMOLLM3, "smollm3"),
+    "granite": _dense(dense.GRANITE, "granite"),
+    "seed_oss": Family(dense.read_seed_oss, ("seedoss",)),
+    "mimo": Family(dense.read_mimo, ("mimo",)),
+    "cohere": Family(dense.read_cohere, ("cohere",)),
+    "cohere2": Family(dense.read_cohere2, ("cohere2",)),
+    "gpt2": Family(gpt.read_gpt2, ("gpt2",)),
+    "gptj": Family(gpt.read_gptj, ("gptj",)),
+    "gpt_neox": Family(gpt.read_gpt_neox, ("gptneox",)),
+    "gpt_bigcode": Family(gpt.read_gpt_bigcode, ("gptbigcode",)),
+    "opt": Family(gpt.read_opt, ("opt",)),
+    "bloom": Family(gpt.read_bloom, ("bloom",)),
+    "falcon": Family(gpt.read_falcon, ("falcon", "rwforcausallm")),
+    "mpt": Family(gpt.read_mpt, ("mpt",)),
+    "starcoder2": Family(gpt.read_starcoder2, ("starcoder2",)),
+    "nemotron": Family(gpt.read_nemotron, ("nemotron",)),
+    "mixtral": Family(moe.read_mixtral, ("mixtral",)),
+    "phimoe": Family(moe.read_phimoe, ("phimoe",)),
+    "qwen2_moe": Family(moe.read_qwen2_moe, ("qwen2moe",)),
+    "qwen3_moe": Family(moe.read_qwen3_moe, ("qwen3moe",)),
+    "qwen3_vl_moe_text": Family(moe.read_qwen3_vl_moe, ("qwen3vlmoe",)),
+    "gpt_oss": Family(moe.read_gpt_oss, ("gptoss",)),
+    "glm4_moe": Family(moe.read_glm4_moe, ("glm4moe",)),
+    "dots1": Family(moe.read_dots1, ("dots1",)),
+    "minimax_m2": Family(moe.read_minimax_m2, ("minimaxm2",)),
+    "deepseek_v2": Family(deepseek.read_deepseek_v2, ("deepseekv2",)),
+    "deepseek_v3": Family(deepseek.read_deepseek_v3, ("deepseekv3",)),
+    "kimi_k2": Family(deepseek.read_deepseek_v3, ("deepseekv3", "kimik2")),
+    "deepseek_v32": Family(deepseek.read_deepseek_v32, ("deepseekv32", "deepseekv3")),
+    "glm_moe_dsa": Family(deepseek.read_glm_moe_dsa, ("glmmoedsa",)),
+}
+
+WRAPPERS: Final[Mapping[str, str | None]] = {
+    "llama4": "llama4_text",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "mistral3": "ministral3",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "kimi_k25": "kimi_k2",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+    "step3p7": "step3p5",
+}
+"""Multimodal wrappers, and the ``model_type`` of their text part where the inner object does not say it."""
