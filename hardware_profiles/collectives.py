@@ -1,0 +1,251 @@
+"""What a collective costs on nested network tiers: wire bytes, steps and seconds, over arrays of groups.
+
+One law for every algorithm. With ``X`` the seconds that the busiest tier needs for its wire bytes at full rate::
+
+    time = launch + sum_k steps_k · latency_k + X + 2 · sqrt(F · X),   X = max_k bytes_k / rate_k,   F = sum_k steps_k · fill_k
+
+The root is what a pipeline of chunks costs: passing ``X`` seconds of data through ``p`` hops in ``c`` chunks, each with
+an overhead ``o``, takes ``(c + p)(X/c + o)``; the best ``c`` gives ``X + p·o + 2·sqrt(p·o·X)``. So a tier's bandwidth
+ramps with the message, and more slowly in a longer ring. Tiers work at the same time (max, not sum).
+
+Words: ``n`` ranks in a group, ``d_k`` tier-k domains that the group spans (``d_-1 = n``), ``g_k = n / d_k`` members inside
+one of them, ``S`` the tensor's bytes. A tier-k link of one accelerator carries ``1/g_{k-1}`` of what leaves a lower
+domain, because every member drives its own NIC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast")
+
+PEER_STEP_SHARE = 0.25
+"""Share of a step that one more peer adds to an all-to-all: sends to different peers are posted together (fitted: 512 B
+all-to-all on 2, 4 and 8 GPUs)."""
+
+TREE_RATE_SHARE = 0.92
+"""A tree reaches this share of a ring's rate (the factor of NCCL's own tuning table)."""
+
+NVLS_FAN_OUT_LOSS = 0.055
+"""In-switch reduction slows by this share per doubling of the ranks beyond 8 (fitted: NVLink5 at 8, 64 and 72 ranks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierLaw:
+    """One tier's constants for one kind, what-if changes already applied.
+
+    ``rate``: bytes/s per accelerator that a large collective reaches, oversubscription divided out. ``latency_s`` and
+    ``fill_s``: seconds per step. ``copy``: wire bytes that copying one rank's own part costs as much as (tier 0 only).
+    """
+
+    rate: float
+    latency_s: float
+    fill_s: float
+    launch_s: float
+    copy: float
+
+
+@dataclass(frozen=True, slots=True)
+class NvlsLaw:
+    """In-switch reduction of the innermost tier: bytes/s, launch and fill in seconds."""
+
+    rate: float
+    launch_s: float
+    fill_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Groups of ranks on the tiers: ``n`` ranks, ``spans[k]`` tier-k domains spanned (the last one is always 1)."""
+
+    n: Array
+    spans: tuple[Array, ...]
+
+    def below(self, tier: int) -> Array:
+        """Domains spanned one tier further in: the parties that tier ``tier`` connects."""
+        return self.n if tier == 0 else self.spans[tier - 1]
+
+
+def group_on(domains: tuple[int, ...], size: IntArray, stride: IntArray) -> Group:
+    """How many domains of each tier the slowest group of ``size`` ranks ``stride`` apart spans.
+
+    Groups tile the ranks in blocks of ``size · stride``. A block spans ``ceil(block / D)`` domains of ``D``; one that fits
+    but does not divide ``D`` puts some group across a border, and the step waits for that one. Members spread evenly.
+    """
+    block = size * stride
+    spans: list[Array] = []
+    inner: IntArray = size
+    for domain in domains[:-1]:
+        count = np.minimum(-(-block // domain), inner)
+        straddles = (block < domain) & (domain % np.maximum(block, 1) != 0)
+        inner = np.where(straddles, np.minimum(inner, 2), count)
+        spans.append(inner.astype(np.float64))
+    spans.append(np.ones_like(block, dtype=np.float64))
+    return Group(size.astype(np.float64), tuple(spans))
+
+
+def pipeline_s(launch: Array | float, latency: Array, seconds: Array, fill: Array | float) -> Array:
+    """The law of this module: launch + latency + X + 2·sqrt(F·X), elementwise, in seconds."""
+    return np.asarray(launch + latency + seconds + 2.0 * np.sqrt(fill * seconds))
+
+
+def launch_s(group: Group, laws: tuple[TierLaw, ...]) -> Array | float:
+    """The launch constant of the outermost tier that the group crosses (constants never fall outwards)."""
+    launch: Array | float = laws[0].launch_s
+    for tier in range(1, len(laws)):
+        launch = np.where(group.below(tier) > 1, laws[tier].launch_s, launch)
+    return launch
+
+
+def ring_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, passes: float) -> Array:
+    """A ring through all ranks, ``passes`` times round (1 gather or scatter, 2 all-reduce).
+
+    Tier-k bytes per accelerator: ``passes · S · (n-1)/n / g_{k-1}``, tier 0 plus ``copy · S/n``; steps at tier k:
+    ``passes · (d_{k-1} - d_k)``, n-1 in all.
+    """
+    share = nbytes / group.n
+    through = passes * (group.n - 1.0) * share
+    seconds = (through + laws[0].copy * share) / laws[0].rate
+    steps = passes * (group.n - group.spans[0])
+    latency, fill = steps * laws[0].latency_s, steps * laws[0].fill_s
+    for tier in range(1, len(laws)):
+        below, law = group.below(tier), laws[tier]
+        crossing = np.where(below > 1, through * below / group.n, 0.0)
+        seconds = np.maximum(seconds, crossing / law.rate)
+        steps = passes * (below - group.spans[tier])
+        latency, fill = latency + steps * law.latency_s, fill + steps * law.fill_s
+    return pipeline_s(launch_s(group, laws), latency, seconds, fill)
+
+
+def _tree_path(group: Group, laws: tuple[TierLaw, ...], node: int) -> tuple[Array, Array]:
+    """Latency and fill of a tree there and back: a chain inside each node, log2 of the parties above it."""
+
+    def in_domain(members: Array) -> Array:
+        return 2.0 * (np.minimum(members, node) - 1.0 + np.log2(np.maximum(members / node, 1.0)))
+
+    steps = in_domain(group.n / group.spans[0])
+    latency, fill = steps * laws[0].latency_s, steps * laws[0].fill_s
+    for tier in range(1, len(laws)):
+        steps = 2.0 * np.log2(group.below(tier) / group.spans[tier])
+        latency, fill = latency + steps * laws[tier].latency_s, fill + steps * laws[tier].fill_s
+    # The same ranks in one innermost domain can only be quicker.
+    floor = np.minimum(2.0 * (group.n - 1.0), in_domain(group.n))
+    return np.maximum(latency, floor * laws[0].latency_s), np.maximum(fill, floor * laws[0].fill_s)
+
+
+def _tree_uplinks_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array | float:
+    """Seconds of the busiest tier above the innermost under a double binary tree.
+
+    A domain sends S up and S down in all; with only two domains each is leaf in one half-tree and root in the other, and
+    sends S. Bytes per accelerator: ``S / g_{k-1} · min(2, d_{k-1} - 1)``.
+    """
+    seconds: Array | float = 0.0
+    for tier in range(1, len(laws)):
+        below = group.below(tier)
+        crossing = nbytes * below / group.n * np.minimum(2.0, below - 1.0)
+        seconds = np.maximum(seconds, crossing / (laws[tier].rate * TREE_RATE_SHARE))
+    return seconds
+
+
+def all_reduce_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, node: int, nvls: NvlsLaw | None) -> Array:
+    """The quickest of ring, double binary tree and, where the innermost switches can reduce, NVLS with a tree above.
+
+    Inside a domain a tree sends 2·S per accelerator (a chain up and down), NVLS ``S · (1 + 1/g)`` (its part up once,
+    every result down once), which is why its busbw exceeds the link's.
+    """
+    best = ring_s(group, laws, nbytes, 2.0)
+    latency, fill = _tree_path(group, laws, node)
+    uplinks = _tree_uplinks_s(group, laws, nbytes)
+    launch = launch_s(group, laws)
+    chain = 2.0 * nbytes / (laws[0].rate * TREE_RATE_SHARE)
+    best = np.minimum(best, pipeline_s(launch, latency, np.maximum(chain, uplinks), fill))
+    if nvls is None:
+        return best
+    members = group.n / group.spans[0]
+    loss = 1.0 + NVLS_FAN_OUT_LOSS * np.log2(np.maximum(group.n / 8.0, 1.0))
+    switch = nbytes * (1.0 + 1.0 / members) * loss / nvls.rate
+    up_latency, up_fill = _tree_above(group, laws)
+    launch = np.maximum(launch, nvls.launch_s)
+    return np.minimum(best, pipeline_s(launch, up_latency, np.maximum(switch, uplinks), nvls.fill_s + up_fill))
+
+
+def _tree_above(group: Group, laws: tuple[TierLaw, ...]) -> tuple[Array, Array]:
+    """Latency and fill of the tree above the innermost domains, there and back."""
+    latency, fill = np.zeros_like(group.n), np.zeros_like(group.n)
+    for tier in range(1, len(laws)):
+        steps = 2.0 * np.log2(group.below(tier) / group.spans[tier])
+        latency, fill = latency + steps * laws[tier].latency_s, fill + steps * laws[tier].fill_s
+    return latency, fill
+
+
+def all_to_all_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
+    """Every rank sends S/n to every other; each tier carries what leaves the domains below it, all tiers at once.
+
+    Tier-k bytes per accelerator: ``S · (n - g_{k-1}) / n`` (tier 0 plus ``copy · S/n``). Each peer adds a part of a step
+    of the tier it is reached over.
+    """
+    share = nbytes / group.n
+    seconds = (group.n - 1.0 + laws[0].copy) * share / laws[0].rate
+    members = group.n / group.spans[0]
+    steps = PEER_STEP_SHARE * (members - 1.0)
+    latency, fill = steps * laws[0].latency_s, steps * laws[0].fill_s
+    for tier in range(1, len(laws)):
+        law, inner = laws[tier], members
+        seconds = np.maximum(seconds, (group.n - inner) * share / law.rate)
+        members = group.n / group.spans[tier]
+        steps = PEER_STEP_SHARE * (members - inner)
+        latency, fill = latency + steps * law.latency_s, fill + steps * law.fill_s
+    return pipeline_s(launch_s(group, laws), latency, seconds, fill)
+
+
+def p2p_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
+    """One message between neighbours of the group, over the outermost tier that any two neighbours cross."""
+    latency: Array | float = laws[0].latency_s
+    fill: Array | float = laws[0].fill_s
+    seconds = nbytes / laws[0].rate
+    for tier in range(1, len(laws)):
+        crosses, law = group.below(tier) > 1, laws[tier]
+        latency = np.where(crosses, law.latency_s, latency)
+        fill = np.where(crosses, law.fill_s, fill)
+        seconds = np.where(crosses, np.maximum(seconds, nbytes / law.rate), seconds)
+    return pipeline_s(launch_s(group, laws), np.asarray(latency), seconds, fill)
+
+
+def broadcast_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
+    """S from one rank down a pipelined tree: every link carries S, shared by the members below it."""
+    latency, fill = _tree_path(group, laws, 1)
+    seconds = nbytes / laws[0].rate
+    for tier in range(1, len(laws)):
+        below = group.below(tier)
+        crossing = np.where(below > 1, nbytes * below / group.n, 0.0)
+        seconds = np.maximum(seconds, crossing / laws[tier].rate)
+    return pipeline_s(launch_s(group, laws), latency / 2.0, seconds, fill / 2.0)
+
+
+def wire_bytes(kind: str, group: Group, nbytes: Array) -> Array:
+    """Bytes that one accelerator sends over each tier, shape ``[..., tiers]``; zero over tiers the group does not cross.
+
+    Rings for reduce, gather and scatter (the bandwidth-optimal choice, also of a hierarchical scheme's order); an
+    all-to-all sends what leaves each domain over the tier above, and inside a domain ``S · (g-1)/g``: what stays, plus
+    what moves to the GPU on the right rail first.
+    """
+    per_tier = []
+    for tier, spans in enumerate(group.spans):
+        below = group.below(tier)
+        crosses = below > (spans if tier == 0 else 1.0)
+        if kind == "p2p":
+            sent = np.where((group.n > 1) & (below > 1 if tier else spans == 1), nbytes, 0.0)
+        elif kind == "all_to_all":
+            sent = nbytes * (1.0 - (spans / group.n if tier == 0 else 1.0 / below))
+        else:
+            passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0}[kind]
+            part = 1.0 if kind == "broadcast" else (group.n - 1.0) / group.n
+            sent = np.where(crosses, passes * part * nbytes * below / group.n, 0.0)
+        per_tier.append(sent)
+    return np.stack(np.broadcast_arrays(*per_tier), axis=-1)
