@@ -1,0 +1,121 @@
+"""Reading a YAML profile that a person wrote: every way it can be unusable becomes one line that says where and why."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from .errors import InputError
+
+MAX_FILE_BYTES = 8 * 1024 * 1024
+"""Profiles are a few kilobytes; anything above this is the wrong file."""
+
+_BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_BaseLoader):  # type: ignore[misc]
+    """The safe loader, except that a key given twice is an error instead of the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build one mapping, refusing repeated keys."""
+        seen = set()
+        for key_node, _ in node.value:
+            key = (key_node.tag, str(key_node.value))
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key_node.value!r} twice", key_node.start_mark)
+            seen.add(key)
+        built: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return built
+
+
+def slug(name: str) -> str:
+    """What two spellings of one name have in common."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """The mapping in a YAML file; ``what`` names the wanted file in errors."""
+    try:
+        raw = yaml.load(_text(path, what), _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise InputError(f"{path}: broken YAML{where}: {_short(getattr(error, 'problem', None) or error)}") from None
+    except InputError:
+        raise
+    except (RecursionError, ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{path}: broken YAML: {_short(error)}") from None
+    if not isinstance(raw, dict):
+        raise InputError(f"{path}: holds {type(raw).__name__}; expected {what}, a mapping")
+    return raw
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a directory; expected {what}")
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise InputError(f"{path}: {size} bytes; expected {what} of at most {MAX_FILE_BYTES} bytes")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; expected {what}") from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{str(path)!r}: not a file name: {error}") from None
+
+
+def _short(thing: object, limit: int = 160) -> str:
+    text = " ".join(str(thing).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """``key = value: expectation`` of the first problem (unknown keys first: they are usually misspelt wanted ones)."""
+    problems = error.errors(include_url=False)
+    first = min(problems, key=lambda e: e["type"] != "extra_forbidden")
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]") or "file"
+    if first["type"] == "missing":
+        return f"{key}: missing; expected {_described(model, first['loc'])}"
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key{_near_key(model, str(first['loc'][-1]), first['loc'][:-1])}"
+    if first["type"] == "value_error":
+        return _short(first["msg"].removeprefix("Value error, "))
+    expectation = first["msg"].removeprefix("Input should be ")
+    return f"{key} = {_short(repr(first['input']), 80)}: expected {_short(expectation)}"
+
+
+def _described(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    owner = _model_at(model, loc[:-1])
+    info = owner.model_fields.get(str(loc[-1]))
+    return info.description if info is not None and info.description else f"every {owner.__name__} to have it"
+
+
+def _near_key(model: type[BaseModel], key: str, parents: tuple[int | str, ...]) -> str:
+    fields = _model_at(model, parents).model_fields
+    near = difflib.get_close_matches(key, fields, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(fields)}"
+
+
+def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel]:
+    for part in loc:
+        info = model.model_fields.get(str(part))
+        if info is not None:
+            model = next(_models(info.annotation), model)
+    return model
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in getattr(annotation, "__args__", ()):
+        yield from _models(inner)
