@@ -36,10 +36,13 @@ OUTPUT_BYTES = 2.0
 CAUSAL_WASTE_KEYS = 64.0
 """Masked keys that a causal kernel computes per query: half of a 128-wide tile on the diagonal."""
 
+BACKWARD_FILL = 0.35
+"""Share of the forward ``fill`` that backward needs; fits SimuMax timings of 4 to 128 heads on A100 and B200 best."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number with its origin: ``datasheet``, ``published``, ``fitted``, ``measured``, ``derived`` or ``assumed``."""
+    """One number. Origins: ``datasheet``, ``published``, ``fitted``, ``measured``, ``derived`` or ``assumed``."""
 
     value: float
     origin: str
@@ -68,14 +71,16 @@ class AttentionLaw:
 
     Only visible query-key pairs count as work. Large problems run at ``fraction · h`` of the peak, with
     ``h = d (128 + r) / (128 (d + r))``, ``d`` the mean of the query-key and value head dimensions and
-    ``r = head_dim_ramp``. Smaller ones take (1 + (ramp + w) / v) · (1 + fill / q) times as long per pair: ``v`` keys that
-    an average query sees (s for full, s/2 for causal attention), ``w = CAUSAL_WASTE_KEYS`` if causal, ``q`` queries of
-    all heads together. ``forward`` and ``backward`` are the fractions of isolated kernels, ``sustained`` the part of them
-    left in long training. Half of ``fill`` applies in backward, which also splits over keys.
+    ``r = head_dim_ramp``. Smaller ones take (1 + (ramp + w) / v) · (1 + fill / q) times as long per pair: ``v`` keys
+    that an average query sees (s for full, s/2 for causal attention), ``w = CAUSAL_WASTE_KEYS`` if causal, ``q``
+    queries of all heads together. ``forward`` and ``backward`` are the fractions of isolated kernels, ``sustained``
+    the part of them left in long training. ``BACKWARD_FILL`` of ``fill`` applies in backward, which also splits over
+    keys.
 
     ``causal_skip``: the kernel does not compute the masked half; without it the whole square is paid.
-    ``softmax_passes_*`` above 0 mark the unfused class: two GEMMs forward and four backward by the GEMM law (``forward``
-    and ``backward`` then scale that rate) plus this many 2-byte passes over the score matrix at memory bandwidth.
+    ``softmax_passes_*`` above 0 mark the unfused class: two GEMMs forward and four backward by the GEMM law
+    (``forward`` and ``backward`` then scale that rate) plus this many 2-byte passes over the score matrix at memory
+    bandwidth.
     """
 
     forward: float
@@ -179,8 +184,8 @@ class Accelerator:
 
         Forward FLOPs are 2 · batch_heads · seq_q · visible · (qk_dim + v_dim). Backward recomputes the scores and has
         four more products: 2 · batch_heads · seq_q · visible · (3 qk_dim + 2 v_dim), 2.5 times forward at equal
-        dimensions (FlashAttention-2, arXiv 2307.08691, section 4.1). ``causal`` aligns the last query with the last key;
-        ``window`` bounds the keys each query sees.
+        dimensions (FlashAttention-2, arXiv 2307.08691, section 4.1). ``causal`` aligns the last query with the last
+        key; ``window`` bounds the keys each query sees. The unfused class computes the full square whatever the mask.
         """
         law = self._attention_law(kernel)
         bh, sq, sk, dq, dv = (np.asarray(x, dtype=np.float64) for x in (batch_heads, seq_q, seq_k, qk_dim, v_dim))
@@ -190,9 +195,9 @@ class Accelerator:
         seen = visible_keys(sq, sk, skips, window if law.causal_skip else None)
         products = 3.0 * dq + 2.0 * dv if backward else dq + dv
         rate = self._peak(dtype) * law.share((dq + dv) / 2.0, backward) * (law.sustained if sustained else 1.0)
-        # pairs · (1 + (ramp + waste) / seen) · (1 + fill / queries), multiplied out: an empty problem costs no division.
+        # pairs · (1 + (ramp + waste) / seen) · (1 + fill / queries), multiplied out: nothing to divide by when empty.
         keys = np.where(seen > 0.0, seen + law.ramp + (CAUSAL_WASTE_KEYS if skips else 0.0), 0.0)
-        queries = np.where(bh * sq > 0.0, bh * sq + law.fill * (0.5 if backward else 1.0), 0.0)
+        queries = np.where(bh * sq > 0.0, bh * sq + law.fill * (BACKWARD_FILL if backward else 1.0), 0.0)
         return np.asarray(2.0 * queries * keys * products / rate)
 
     def _unfused_time_s(
@@ -225,7 +230,8 @@ class Accelerator:
         try:
             return self.gemm[dtype]
         except KeyError:
-            raise InputError(f"{self.name}: no GEMM law for dtype {dtype!r}; it has {', '.join(sorted(self.gemm))}") from None
+            known = ", ".join(sorted(self.gemm))
+            raise InputError(f"{self.name}: no GEMM law for dtype {dtype!r}; it has {known}") from None
 
     def _attention_law(self, kernel: str) -> AttentionLaw:
         try:

@@ -64,7 +64,7 @@ class GemmLawFile(_Strict):
 class AttentionLawFile(_Strict):
     """Law of one attention kernel class; see ``AttentionLaw``."""
 
-    forward: Fraction = Field(description="share of the dense peak, forward, head dimension 128, long sequence, run alone")
+    forward: Fraction = Field(description="share of the dense peak: forward, head dimension 128, long sequence, alone")
     backward: Fraction = Field(description="the same, backward")
     ramp: NotNegative = Field(description="ramp in keys that an average query sees")
     head_dim_ramp: NotNegative = Field(description="ramp in the head dimension")

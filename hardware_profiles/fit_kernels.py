@@ -1,8 +1,9 @@
 """Fits the kernel laws of the accelerator profiles to measured rows and prints law and error.
 
-``python -m shardwise.hardware_profiles.fit_kernels [ROWS.jsonl]`` prints one line for each device, dtype and kernel class
-from raw postings, or from the rows that ship with shardwise. Residuals are logarithms of predicted over measured time,
-under a soft-L1 loss, so that a few odd rows (a kernel the library picked badly, tile quantisation) do not bend the law.
+``python -m shardwise.hardware_profiles.fit_kernels [ROWS.jsonl]`` prints one line for each device, dtype and kernel
+class from raw postings, or from the rows that ship with shardwise. Residuals are logarithms of predicted over measured
+time, under a soft-L1 loss, so that a few odd rows (a kernel the library picked badly, tile quantisation) do not bend
+the law.
 
 Tried on these rows and left out of the law: 128 × 128 tile and wave quantisation (the median hardly moves, the P90 over
 all shapes doubles to fivefold), a smooth instead of a hard maximum with the bytes roofline (0.1 to 0.3 points either
@@ -34,14 +35,17 @@ GEMM_PROTOCOL: dict[str, tuple[str, ...]] = {
     "H20": ("InferSim",),
 }
 """Sources that a device's GEMM law is fitted to; ``aiconfigurator`` where not listed. Protocols differ (cold or warm
-cache, duration), so one law is fitted to one protocol. B200 by SimuMax (150 rows, long runs) is not mixed in: it reaches
-0.50 where the short kernels reach 0.71, the same 0.7 that training sustains."""
+cache, duration), so one law is fitted to one protocol. B200 by SimuMax (150 rows, long runs) is not mixed in: it
+reaches 0.50 where the short kernels reach 0.71, the same 0.7 that training sustains."""
 
 PROFILE_OF = {"H20": "H20-96GB"}
 """Profile of a device that the rows name otherwise."""
 
 TRAINING_ROWS = 1024
 """Errors are reported for m at or above this: training GEMMs. Smaller ones count half in the fit."""
+
+RAMP_START = 150.0
+"""Ramp in keys where the rows are too long to show one: between FlashAttention-2 (143) and cuDNN (187) on H100."""
 
 _GEMM_START = (0.8, 30.0, 100.0, 100.0, 3.0)
 _GEMM_HIGH = (1.0, 1000.0, 6000.0, 3000.0, 50.0)
@@ -96,7 +100,7 @@ def fit_gemm(accelerator: Accelerator, dtype: str, rows: Sequence[GemmRow]) -> t
         return GemmLaw(float(x[0]), float(x[1]), float(x[2]), float(x[3]), float(x[4]) * 1e-6)
 
     def residuals(x: Array) -> Array:
-        return weight * np.log(predict_gemm(accelerator, law_of(x), dtype, rows) / measured)
+        return np.asarray(weight * np.log(predict_gemm(accelerator, law_of(x), dtype, rows) / measured))
 
     fit = least_squares(
         residuals,
@@ -113,26 +117,33 @@ def fit_gemm(accelerator: Accelerator, dtype: str, rows: Sequence[GemmRow]) -> t
 def predict_attention(accelerator: Accelerator, law: AttentionLaw, rows: Sequence[AttentionRow]) -> Array:
     """Seconds of each row by ``law``, as an isolated kernel; rows of several dtypes use their own peaks."""
     trial = replace(accelerator, attention={"trial": law})
-    columns = ("batch", "heads", "seq", "qk_dim", "v_dim")
+    columns = ("batch", "heads", "seq_q", "seq_k", "qk_dim", "v_dim")
     out = np.empty(len(rows))
     for key in {(row.dtype, row.causal, row.backward) for row in rows}:
         where = [i for i, row in enumerate(rows) if (row.dtype, row.causal, row.backward) == key]
-        b, h, s, dq, dv = np.array([[getattr(rows[i], c) for c in columns] for i in where], dtype=np.float64).T
+        b, h, sq, sk, dq, dv = np.array([[getattr(rows[i], c) for c in columns] for i in where], dtype=np.float64).T
         dtype, causal, backward = key
-        out[where] = trial.attention_time_s(
-            "trial", b * h, s, s, dq, dv, causal, backward, dtype, sustained=False
-        )
+        out[where] = trial.attention_time_s("trial", b * h, sq, sk, dq, dv, causal, backward, dtype, sustained=False)
     return out
 
 
-def fit_attention(accelerator: Accelerator, rows: Sequence[AttentionRow], fill: float) -> tuple[AttentionLaw, FitQuality]:
-    """Fit fractions and ramps; what the rows do not vary keeps its start (``fill``: the law's, where heads abound)."""
+def fit_attention(
+    accelerator: Accelerator, rows: Sequence[AttentionRow], fill: float
+) -> tuple[AttentionLaw, FitQuality]:
+    """Fit fractions and ramps. What the rows do not vary keeps a start: ``RAMP_START``, no head ramp, ``fill``."""
     measured = np.array([row.time_s for row in rows])
-    varies_heads = min(row.heads * row.batch * row.seq for row in rows) < 2.0 * fill
+    seen = [row.seq_k * (0.5 if row.causal else 1.0) for row in rows]
     varies_dim = len({row.qk_dim + row.v_dim for row in rows}) > 1
-    free = np.array([True, any(r.backward for r in rows), True, varies_dim, varies_heads])
-    start = np.array([0.5, 0.4, 100.0, 0.0, fill])
-    start[3] = 20.0 if varies_dim else 0.0
+    free = np.array(
+        [
+            any(not row.backward for row in rows),
+            any(row.backward for row in rows),
+            min(seen) < 1024 and len(set(seen)) > 2,
+            varies_dim,
+            min(row.heads * row.batch * row.seq_q for row in rows) < fill,
+        ]
+    )
+    start = np.array([0.5, 0.4, RAMP_START, 20.0 if varies_dim else 0.0, fill])
 
     def law_of(x: Array) -> AttentionLaw:
         full = start.copy()
@@ -148,7 +159,7 @@ def fit_attention(accelerator: Accelerator, rows: Sequence[AttentionRow], fill: 
     near = least_squares(residuals, start[free], bounds=(low, high), x_scale=scale).x
     fit = least_squares(residuals, near, bounds=(low, high), x_scale=scale, loss="soft_l1", f_scale=0.05)
     law = law_of(fit.x)
-    training = np.array([row.seq >= 2048 for row in rows])
+    training = np.array([row.seq_k >= 2048 for row in rows])
     return law, FitQuality.of(predict_attention(accelerator, law, rows), measured, training)
 
 
@@ -181,27 +192,31 @@ def fit_all_attention(rows: Sequence[AttentionRow]) -> dict[tuple[str, str], tup
     return found
 
 
-def _quality(quality: FitQuality) -> str:
-    head, all_ = (quality.median, quality.p90), (quality.median_all, quality.p90_all)
-    return f"{quality.rows:5d}" + "".join(f"{100.0 * value:9.1f}" for value in (*head, *all_))
+def _line(name: str, kind: str, numbers: Sequence[float], quality: FitQuality) -> str:
+    """One line of the table: fractions below 1 with three digits, everything else with one."""
+    law = "".join(f"{x:9.3f}" if x < 1.0 else f"{x:9.1f}" for x in numbers)
+    errors = (quality.median, quality.p90, quality.median_all, quality.p90_all)
+    return f"{name:18s}{kind:>10s}{law}{quality.rows:6d}" + "".join(f"{100.0 * x:9.1f}" for x in errors)
+
+
+def _head(title: str, kind: str, numbers: Sequence[str]) -> str:
+    columns = "".join(f"{n:>9s}" for n in numbers)
+    return f"{title:18s}{kind:>10s}{columns}  rows  median%     P90%  med all  P90 all"
 
 
 def _print_table(gemm: Sequence[GemmRow], attention: Sequence[AttentionRow]) -> None:
-    errors = f"{'rows':>5s}{'median%':>9s}{'P90%':>9s}{'med all':>9s}{'P90 all':>9s}"
-    print(f"{'GEMM (errors at m >= 1024)':26s}{'dtype':>10s}{'eff':>7s}{'m0':>7s}{'n0':>7s}{'k0':>7s}{'us':>7s} {errors}")
+    print(_head("GEMM, m >= 1024", "dtype", ("eff", "m0", "n0", "k0", "us")))
     for (name, dtype), (law, quality) in fit_all_gemm(gemm).items():
-        numbers = f"{law.efficiency:7.3f}{law.m0:7.0f}{law.n0:7.0f}{law.k0:7.0f}{law.overhead_s * 1e6:7.2f}"
-        print(f"{name:26s}{dtype:>10s}{numbers} {_quality(quality)}")
-    print(f"\n{'attention (s >= 2048)':26s}{'kernel':>10s}{'fwd':>7s}{'bwd':>7s}{'ramp':>7s}{'dim':>7s}{'fill':>7s} {errors}")
-    for (name, kernel), (fitted, quality) in fit_all_attention(attention).items():
-        numbers = f"{fitted.forward:7.3f}{fitted.backward:7.3f}{fitted.ramp:7.0f}{fitted.head_dim_ramp:7.0f}{fitted.fill:7.0f}"
-        print(f"{name:26s}{kernel:>10s}{numbers} {_quality(quality)}")
+        print(_line(name, dtype, (law.efficiency, law.m0, law.n0, law.k0, law.overhead_s * 1e6), quality))
+    print(_head("\nattention, s >= 2k", "kernel", ("forward", "backward", "ramp", "dim", "fill")))
+    for (name, kernel), (fit, quality) in fit_all_attention(attention).items():
+        print(_line(name, kernel, (fit.forward, fit.backward, fit.ramp, fit.head_dim_ramp, fit.fill), quality))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line: fit and print."""
     parser = argparse.ArgumentParser(prog="python -m shardwise.hardware_profiles.fit_kernels", description=__doc__)
-    parser.add_argument("rows", nargs="?", type=Path, help="JSON lines of posted kernel timings; default: the shipped rows")
+    parser.add_argument("rows", nargs="?", type=Path, help="JSON lines of posted timings; default: the shipped rows")
     path = parser.parse_args(argv).rows
     _print_table(read_gemm_rows(path), read_attention_rows(path))
     return 0

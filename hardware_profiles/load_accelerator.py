@@ -35,7 +35,8 @@ class _Loader(_BaseLoader):  # type: ignore[misc]
         for key_node, _ in node.value:
             key = (key_node.tag, str(key_node.value))
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key_node.value!r} twice", key_node.start_mark)
+                problem = f"key {key_node.value!r} twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         built: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return built
@@ -108,7 +109,7 @@ def _text(path: Path) -> str:
             raise InputError(f"{path}: is a directory; expected an accelerator YAML file")
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise InputError(f"{path}: {size} bytes; expected an accelerator YAML file of at most {MAX_FILE_BYTES} bytes")
+            raise InputError(f"{path}: {size} bytes; expected an accelerator file of at most {MAX_FILE_BYTES} bytes")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
@@ -174,8 +175,9 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _figures(part: BaseModel | dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Figure]]:
     """Every ``{value, origin, source}`` below ``part`` with its dotted key."""
-    items = part.items() if isinstance(part, dict) else ((name, getattr(part, name)) for name in type(part).model_fields)
-    for name, value in items:
+    names = list(part) if isinstance(part, dict) else list(type(part).model_fields)
+    for name in names:
+        value = part[name] if isinstance(part, dict) else getattr(part, name)
         key = f"{prefix}{name}"
         if isinstance(value, BaseModel) and hasattr(value, "origin"):
             yield key, Figure(float(value.value), value.origin, value.source)  # type: ignore[attr-defined]

@@ -50,7 +50,8 @@ class AttentionRow:
     backward: bool
     batch: int
     heads: int
-    seq: int
+    seq_q: int
+    seq_k: int
     qk_dim: int
     v_dim: int
     causal: bool
@@ -148,8 +149,8 @@ def _raw_attention(raw: dict[str, Any]) -> AttentionRow | None:
 
     Left out: numbers from memory, rows without heads, rows whose mask is not stated, deterministic backward (slower by
     design), and rows of SimuMax above the peak of the device. The other SimuMax rows state no mask, but its counting is
-    known: the full square for a causal kernel, or the rates could not exceed the peak. They are read so. Their kernel is
-    not named: Transformer Engine, which that simulator times, takes cuDNN on Blackwell and FlashAttention-2 on A100.
+    known: the full square for a causal kernel, or the rates could not exceed the peak. They are read so. Their kernel
+    is not named: Transformer Engine, which that simulator times, takes cuDNN on Blackwell and FlashAttention-2 on A100.
     """
     square = "SimuMax" in str(raw.get("source"))
     needed = ("batch", "heads", "seq", "head_dim")
@@ -158,12 +159,14 @@ def _raw_attention(raw: dict[str, Any]) -> AttentionRow | None:
     if raw.get("causal") is None and (not square or float(raw["frac_of_peak"]) > 1.0):
         return None
     b, h, s, dq = (int(raw[key]) for key in needed)
+    sk = int(raw.get("seq_kv") or s)
     dv, backward = int(raw.get("v_head_dim") or dq), raw["kind"] == "attention_bwd"
     causal = True if square else bool(raw["causal"])
     per_pair = 3 * dq + 2 * dv if backward else dq + dv
-    pairs = b * h * s * s * (0.5 if causal and not square else 1.0)
+    pairs = b * h * s * sk * (0.5 if causal and not square else 1.0)
     time_s = _flops_to_time(2.0 * pairs * per_pair, raw)
     kernel = raw.get("impl") or ("vendor" if not square else "fa2" if "A100" in raw["device"] else "cudnn")
     if not time_s:
         return None
-    return AttentionRow(raw["device"], raw["dtype"], kernel, backward, b, h, s, dq, dv, causal, time_s, _source(raw))
+    shape = (b, h, s, sk, dq, dv)
+    return AttentionRow(raw["device"], raw["dtype"], kernel, backward, *shape, causal, time_s, _source(raw))
