@@ -1,0 +1,125 @@
+"""Which runtime profile a measured run is predicted with: by its software and by what its notes say of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from shardwise.hardware_profiles.accelerator import Accelerator
+
+from .runtime import Runtime, list_runtimes, load_runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A profile for the rows whose software, notes, title, device and dtype match the patterns (empty: any)."""
+
+    runtime: str
+    software: str = ""
+    notes: str = ""
+    title: str = ""
+    gpu: str = ""
+    dtype: str = ""
+    why: str = ""
+    """Recorded as an assumption unless empty."""
+
+
+CHOICES: tuple[Choice, ...] = (
+    Choice("jax", notes=r"^JAX |MaxText|Paxml"),
+    Choice("deepspeed-zero-v100", gpu="V100", notes=r"HF Trainer \+ DeepSpeed"),
+    Choice("deepspeed-zero", notes=r"DeepSpeed zero\d|HF MoE loop"),
+    Choice("deepspeed-zero", software="megatron-2021", notes=r"DeepSpeed ZeRO-3"),
+    Choice(
+        "megatron-core-moe", software="megatron-2021", gpu="H100", why="software megatron-2021 cannot be: H100 and MoE"
+    ),
+    Choice("megatron-deepspeed-v100", software="megatron-deepspeed", gpu="V100"),
+    Choice("megatron-deepspeed-bf16", software="megatron-deepspeed", dtype="bf16"),
+    Choice("llm-foundry-fsdp-pure", software="llm-foundry-fsdp", notes=r"MP mode PURE"),
+    Choice("hagemann", title="Efficient Parallelization Layouts", notes=r"flash_attention2 \+ RMS"),
+    Choice("hagemann-fa2", title="Efficient Parallelization Layouts", notes=r"kernel: flash_attention2;"),
+    Choice("hagemann-fa1", title="Efficient Parallelization Layouts", notes=r"kernel: flash_attentionv1"),
+    Choice("hagemann-fused", title="Efficient Parallelization Layouts", notes=r"kernel: fused"),
+    Choice("hagemann-torch", title="Efficient Parallelization Layouts", notes=r"kernel: torch"),
+    Choice("megatron-deepspeed", title="vTrain"),
+    Choice("megatron-2020", title="OneFlow"),
+    Choice("megatron-2021", title="Megatron-LM README weak scaling, A100"),
+    Choice("megatron-core", title="Megatron-LM README"),
+)
+"""First match wins. A software that names a shipped profile and matches no row here takes that profile."""
+
+REFINEMENTS: tuple[tuple[str, str, Any], ...] = (
+    (r"HybridEP", "moe_dispatcher", "hybridep"),
+    (r"DeepEP", "moe_dispatcher", "deepep"),
+    (r"all-to-all dispatch", "moe_dispatcher", "alltoall"),
+    (r"CUDA graphs?(?! off)", "cuda_graphs", True),
+    (r"norm\+act recompute|layernorm\+moe_act|core_attn\+layernorm", "selective_recompute", "norms_and_activations"),
+    (r"backend unfused|transformer-impl local", "attention_kernel", "unfused"),
+    (r"attention backend flash", "attention_kernel", "fa2"),
+    (r"cross-entropy fusion", "loss_bytes_per_logit", 10.0),
+)
+"""What a row's notes say about its own run overrides the profile's field."""
+
+
+KERNEL_FALLBACK = ("cudnn", "fa3", "fa2", "fa1", "unfused")
+"""Where a device has no figures for a kernel class, the next one it has is what the framework would run."""
+
+
+def row_runtime(row: Mapping[str, Any], accelerator: Accelerator, notes: list[str]) -> Runtime:
+    """The runtime profile of a row; assumptions are appended to ``notes``."""
+    name = _chosen(row, notes)
+    text = str(row["parallel"].get("notes") or "")
+    updates = {field: value for pattern, field, value in REFINEMENTS if re.search(pattern, text)}
+    runtime = _refined(name, tuple(updates.items()))
+    kernel = _kernel(runtime.attention_kernel, accelerator)
+    if kernel != runtime.attention_kernel:
+        notes.append(f"attention kernel {kernel}: {accelerator.name} has no figures for {runtime.attention_kernel}")
+        runtime = _refined(name, tuple({**updates, "attention_kernel": kernel}.items()))
+    return runtime
+
+
+def _kernel(kernel: str, accelerator: Accelerator) -> str:
+    if kernel in accelerator.attention:
+        return kernel
+    later = KERNEL_FALLBACK[KERNEL_FALLBACK.index(kernel) :] if kernel in KERNEL_FALLBACK else KERNEL_FALLBACK
+    return next((k for k in (*later, "vendor") if k in accelerator.attention), kernel)
+
+
+@lru_cache(maxsize=512)
+def _refined(name: str, updates: tuple[tuple[str, Any], ...]) -> Runtime:
+    runtime = load_runtime(name)
+    changed = {field: value for field, value in updates if getattr(runtime, field) != value}
+    return runtime.model_copy(update=changed) if changed else runtime
+
+
+def _chosen(row: Mapping[str, Any], notes: list[str]) -> str:
+    software = row.get("software")
+    for choice in CHOICES:
+        if _matches(choice, row):
+            if choice.why:
+                notes.append(f"runtime {choice.runtime}: {choice.why}")
+            return choice.runtime
+    if software in _known():
+        return str(software)
+    default = "torchtitan" if row["parallel"].get("fsdp") else "megatron-core"
+    stated = "is not stated" if software is None else f"= {software!r} has no profile"
+    notes.append(f"software {stated}: runtime {default}")
+    return default
+
+
+@lru_cache(maxsize=1)
+def _known() -> frozenset[str]:
+    return frozenset(list_runtimes())
+
+
+def _matches(choice: Choice, row: Mapping[str, Any]) -> bool:
+    parallel = row["parallel"]
+    return (
+        (not choice.software or choice.software == row.get("software"))
+        and (not choice.notes or re.search(choice.notes, str(parallel.get("notes") or "")) is not None)
+        and (not choice.title or choice.title in str((row.get("source") or {}).get("title") or ""))
+        and (not choice.gpu or choice.gpu in str(row["hardware"].get("gpu") or ""))
+        and (not choice.dtype or choice.dtype == parallel.get("dtype"))
+    )

@@ -1,0 +1,172 @@
+"""Predict every measured run of a JSON-lines file and say how far off the predictions are.
+
+``validate_rows`` never raises for a bad row: it is reported as skipped, with the reason. The file itself must be readable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from shardwise.hardware_profiles.errors import InputError
+
+from ._validation_model import RowSkippedError
+from ._validation_stats import Facts, gather_facts, summarise
+from .evaluate import evaluate
+from .problem import Problem
+from .rows import RowInputs, RowReader, lacking_section
+from .strategy import Strategies
+
+SCHEMA_VERSION = 1
+MAX_FILE_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """The prediction of one row, or why there is none."""
+
+    row_id: str
+    predicted_step_time_s: float | None
+    predicted_peak_memory_bytes: float | None
+    fits: bool | None
+    skipped: str | None
+    assumptions: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """One entry of ``rows`` in the JSON answer."""
+        return {
+            "id": self.row_id,
+            "predicted_step_time_s": self.predicted_step_time_s,
+            "predicted_peak_memory_bytes": self.predicted_peak_memory_bytes,
+            "fits": self.fits,
+            "skipped": self.skipped,
+            "assumptions": list(self.assumptions),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """One result per row of the file, in its order, and the errors over them."""
+
+    source: str
+    rows: tuple[RowResult, ...]
+    facts: tuple[Facts, ...]
+    """Measured facts of the predicted rows."""
+    summary: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "source": self.source,
+            "rows": [row.as_dict() for row in self.rows],
+            "summary": self.summary,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRow:
+    """One line of the file: the parsed row and its inputs, or the reason why there are none."""
+
+    line: int
+    row_id: str
+    row: Mapping[str, Any]
+    inputs: RowInputs | None
+    skipped: str | None
+
+
+def validate_rows(path: str | Path) -> Validation:
+    """Predict every row of a measured-runs file. Raises InputError only when the file cannot be read at all."""
+    read = read_rows(path)
+    results = predict_rows(read)
+    facts = tuple(
+        gather_facts(
+            entry.row, entry.inputs, result.predicted_step_time_s, result.predicted_peak_memory_bytes, result.fits
+        )
+        for entry, result in zip(read, results, strict=True)
+        if entry.inputs is not None and result.skipped is None
+    )
+    skipped = [(r.row_id, r.skipped) for r in results if r.skipped is not None]
+    return Validation(Path(path).name, tuple(results), facts, summarise(facts, skipped))
+
+
+def read_rows(path: str | Path) -> list[ReadRow]:
+    """Parse a file of measured runs and turn each line into inputs; blank lines are not rows."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(
+                f"{file}: {file.stat().st_size} bytes: expected measured runs under {MAX_FILE_BYTES} bytes"
+            )
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise InputError(f"{file}: cannot be read as measured runs: {reason}") from None
+    reader = RowReader(file.resolve().parent.parent)
+    return [_read_line(reader, n, text) for n, text in enumerate(lines, start=1) if text.strip()]
+
+
+def _read_line(reader: RowReader, number: int, text: str) -> ReadRow:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return ReadRow(number, f"line {number}", {}, None, f"line {number}: not JSON: {str(error).splitlines()[0]}")
+    if not isinstance(row, dict):
+        return ReadRow(number, f"line {number}", {}, None, f"line {number}: expected a mapping of keys to values")
+    row_id = row["id"] if isinstance(row.get("id"), str) else f"line {number}"
+    missing = lacking_section(row)
+    if missing:
+        return ReadRow(number, row_id, row, None, f"line {number}: {missing}")
+    try:
+        return ReadRow(number, row_id, row, reader.read(row), None)
+    except RowSkippedError as error:
+        return ReadRow(number, row_id, row, None, str(error))
+
+
+def predict_rows(rows: Iterable[ReadRow]) -> list[RowResult]:
+    """One result per row, in order; rows that share a problem are evaluated together."""
+    entries = list(rows)
+    results: list[RowResult | None] = [None] * len(entries)
+    by_problem: dict[int, list[int]] = defaultdict(list)
+    for at, entry in enumerate(entries):
+        if entry.inputs is None:
+            results[at] = RowResult(entry.row_id, None, None, None, entry.skipped, ())
+        else:
+            by_problem[id(entry.inputs.problem)].append(at)
+    for members in by_problem.values():
+        for at, result in zip(members, _predict([entries[at] for at in members]), strict=True):
+            results[at] = result
+    return [r for r in results if r is not None]
+
+
+def _predict(entries: list[ReadRow]) -> list[RowResult]:
+    inputs = [entry.inputs for entry in entries if entry.inputs is not None]
+    problem: Problem = inputs[0].problem
+    try:
+        out = evaluate(problem, Strategies.of(x.strategy for x in inputs))
+    except InputError as error:
+        if len(entries) > 1:
+            return [result for entry in entries for result in _predict([entry])]
+        return [RowResult(entries[0].row_id, None, None, None, str(error), inputs[0].assumptions)]
+    results = []
+    for i, (entry, own) in enumerate(zip(entries, inputs, strict=True)):
+        seconds, peak = float(out.step_time_s[i]), float(out.peak_memory_bytes[i])
+        if not (np.isfinite(seconds) and np.isfinite(peak) and seconds > 0.0):
+            results.append(
+                RowResult(entry.row_id, None, None, None, "the cost model has no finite prediction", own.assumptions)
+            )
+        else:
+            results.append(RowResult(entry.row_id, seconds, peak, bool(out.fits[i]), None, own.assumptions))
+    return results
+
+
+def report_markdown(validation: Validation) -> str:
+    """The error tables of a validation as one markdown document."""
+    from ._validation_report import render
+
+    return render(validation.source, validation.summary)
