@@ -32,7 +32,7 @@ class Runtime(BaseModel):
 
     # Host
     host_s_per_layer: NonNegative
-    """Host time to launch one dense layer's kernels, one pass (forward, or each of the two halves of backward)."""
+    """Host time to launch one dense layer's kernels, one pass (forward, recomputed forward, or backward)."""
     host_s_per_moe_layer: NonNegative
     """The same for a mixture-of-experts layer, dispatcher and its synchronisations included."""
     host_s_per_tp_rank: NonNegative = 0.0
@@ -112,6 +112,12 @@ class Runtime(BaseModel):
     """Share of the dynamic part of memory lost to the allocator."""
     activation_scale: NonNegative = 1.0
     """Saved activation bytes over those counted operator by operator."""
+    param_memory_bytes: NonNegative = 2.0
+    """Bytes per parameter of the copy that computes (0 where the only copy is the FP32 master, as in FSDP)."""
+    zero2_reduce_every_microbatch: bool = False
+    """Whether ZeRO-2 reduces gradients after every micro-batch rather than once a step."""
+    dropout: bool = False
+    """Whether dropout masks (one byte per element) are kept for backward."""
 
     sources: dict[str, str] = Field(default_factory=dict)
     """Where a figure comes from, by field: ``published``, ``fitted``, ``measured``, ``assumed`` and a sentence."""

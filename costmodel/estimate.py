@@ -1,0 +1,247 @@
+"""One strategy explained in full: seconds by part, bytes by rank and part, traffic by parallelism and tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .evaluate import capacity_bytes, single_group
+from .flops import MFU_CONVENTION, model_flops_per_token
+from .layers import layer_table
+from .problem import Array, Problem
+from .splits import check_split, rank_counts
+from .step import (
+    Group,
+    compute_parts,
+    gradient_comms,
+    load,
+    memory_parts,
+    parameters,
+    recompute_share,
+    step_s,
+    totals,
+)
+from .strategy import Strategies, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One kind of collective in one step, as the busiest pipeline rank issues it.
+
+    ``bytes_each`` is the tensor as ``Cluster.collective_time_s`` counts it; ``time_s`` is before any overlap.
+    """
+
+    parallelism: str
+    collective: str
+    tier: str
+    group_size: int
+    bytes_each: float
+    count_per_step: float
+    bytes_per_step: float
+    share: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The prediction for one strategy. ``time_parts_s`` sums to the step, ``memory_parts_bytes`` to the peak."""
+
+    problem: Problem
+    strategy: Strategy
+    step_time_s: float
+    interval_s: tuple[float, float]
+    time_parts_s: dict[str, float]
+    peak_memory_bytes: float
+    capacity_bytes: float
+    memory_by_rank_bytes: tuple[float, ...]
+    memory_parts_bytes: dict[str, float]
+    memory_parts_by_rank: tuple[dict[str, float], ...]
+    stage_times_s: tuple[tuple[float, float], ...]
+    traffic: tuple[Traffic, ...]
+    model_flops_per_step: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank stays within the accelerator's memory."""
+        return self.peak_memory_bytes <= self.capacity_bytes
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second of the whole job."""
+        return self.problem.workload.tokens_per_step / self.step_time_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens per second and accelerator."""
+        return self.tokens_per_s / self.problem.cluster.num_gpus
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation by ``mfu_convention``."""
+        peak = self.problem.cluster.accelerator.peak_flops[self.problem.gemm_dtype]
+        return self.model_flops_per_step / (self.step_time_s * peak * self.problem.cluster.num_gpus)
+
+    @property
+    def mfu_convention(self) -> str:
+        """How the FLOPs of ``mfu`` are counted."""
+        return MFU_CONVENTION
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values under the names of the published JSON schema."""
+        return {
+            "model": self.problem.model.name,
+            "cluster": self.problem.cluster.name,
+            "num_gpus": self.problem.cluster.num_gpus,
+            "runtime": self.problem.runtime.name,
+            "strategy": self.strategy.as_dict(),
+            "fits": self.fits,
+            "step_time_s": self.step_time_s,
+            "step_time_interval_s": list(self.interval_s),
+            "time_parts_s": dict(self.time_parts_s),
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+            "mfu_convention": self.mfu_convention,
+            "model_flops_per_step": self.model_flops_per_step,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "memory_parts_bytes": dict(self.memory_parts_bytes),
+            "memory_by_rank_bytes": list(self.memory_by_rank_bytes),
+            "stage_times_s": [{"forward_s": f, "backward_s": b} for f, b in self.stage_times_s],
+            "traffic": [{name: getattr(t, name) for name in Traffic.__slots__} for t in self.traffic],
+            "assumptions": list(self.assumptions),
+        }
+
+
+def estimate(problem: Problem, strategy: Strategy) -> Estimate:
+    """Predict one strategy, its explicit layer split and per-rank recomputation included.
+
+    Raises InputError when the split does not cover the model or an accelerator lacks a figure the workload needs. The
+    launch rules are the launcher's to check.
+    """
+    s = Strategies.of([strategy])
+    if strategy.layers_per_stage is not None:
+        check_split(strategy.layers_per_stage, problem.model, strategy.pp, strategy.vpp)
+    counts = rank_counts(problem, strategy.pp, strategy.vpp, strategy.schedule, strategy.layers_per_stage)
+    group = single_group(problem, layer_table(problem, s), s, counts)
+    explicit = strategy.recompute_per_stage
+    share = recompute_share(group, None if explicit is None else np.array(explicit))
+    work = load(group, share)
+    dense, expert = parameters(group)
+    parts, slow = step_s(group, work, totals(group, dense, expert))
+    compute = parts.pop("compute")
+    detail = compute_parts(group, slow)
+    assert np.isclose(sum(v[0] for v in detail.values()), compute[0]), "parts of a pass must sum to the pass"
+    times = {name: float(value[0]) for name, value in {**detail, **parts}.items()}
+    memory = memory_parts(group, share)
+    by_rank = tuple({name: float(v[r, 0]) for name, v in memory.items()} for r in range(group.pp))
+    per_rank = tuple(sum(parts.values()) for parts in by_rank)
+    fullest = int(np.argmax(per_rank))
+    step = sum(times.values())
+    flops = problem.workload.tokens_per_step * model_flops_per_token(
+        problem.model, problem.workload.sequence_length, problem.workload.train_mtp
+    )
+    backward = work.total - work.forward
+    return Estimate(
+        problem=problem,
+        strategy=strategy,
+        step_time_s=step,
+        interval_s=interval(problem, step),
+        time_parts_s=times,
+        peak_memory_bytes=per_rank[fullest],
+        capacity_bytes=capacity_bytes(problem),
+        memory_by_rank_bytes=per_rank,
+        memory_parts_bytes=by_rank[fullest],
+        memory_parts_by_rank=by_rank,
+        stage_times_s=tuple((float(f), float(b)) for f, b in zip(work.forward[:, 0], backward[:, 0], strict=True)),
+        traffic=traffic_table(group, share, int(slow[0])),
+        model_flops_per_step=flops,
+        assumptions=assumptions(problem, strategy),
+    )
+
+
+MEASURED_ERROR, UNMEASURED_ERROR = 0.15, 0.30
+"""Half-width of the interval: the 80 % range of held-back sources (docs/accuracy.md), and twice that without any."""
+
+
+def interval(problem: Problem, step: float) -> tuple[float, float]:
+    """A range for the step time, from the errors seen on published runs of measured and unmeasured runtimes."""
+    half = MEASURED_ERROR if problem.runtime.measured else UNMEASURED_ERROR
+    return step * (1.0 - half), step * (1.0 + half)
+
+
+def assumptions(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
+    """What the prediction takes for granted, in sentences."""
+    model, runtime, workload = problem.model, problem.runtime, problem.workload
+    out = list(model.assumptions)
+    if not runtime.measured:
+        out.append(f"runtime {runtime.name}: no published run stands behind its figures")
+    if model.is_moe and workload.expert_imbalance == 1.0:
+        out.append("tokens are spread evenly over the experts (expert_imbalance 1)")
+    padded = int(problem.padded_vocabulary(np.array([strategy.tp]))[0])
+    if padded != model.vocab_size:
+        out.append(f"vocabulary padded from {model.vocab_size} to {padded}")
+    if model.mtp and workload.train_mtp:
+        out.append(f"{len(model.mtp)} multi-token-prediction layer(s) trained on the last stage")
+    if strategy.offload_optimizer > 0:
+        out.append("the offloaded optimizer runs at the rate of the host link")
+    return tuple(out)
+
+
+def traffic_table(group: Group, share: Array, rank: int) -> tuple[Traffic, ...]:
+    """Every collective of one step on a pipeline rank; ``share`` is each collective's part of all bytes."""
+    rows = [row for row in (*_layer_traffic(group, share, rank), *_step_traffic(group, rank)) if row[5] > 0]
+    total = sum(row[4] * row[5] for row in rows) or 1.0
+    cluster = group.problem.cluster
+    out = []
+    for parallelism, collective, size, stride, nbytes, count in rows:
+        seconds = float(cluster.collective_time_s(collective, nbytes, size, stride)) * count
+        tier = cluster.tiers[int(cluster.outermost_tier(size, stride))].name
+        moved = nbytes * count
+        out.append(Traffic(parallelism, collective, tier, size, nbytes, count, moved, moved / total, seconds))
+    return tuple(sorted(out, key=lambda t: -t.bytes_per_step))
+
+
+_RowT = tuple[str, str, int, int, float, float]
+
+
+def _layer_traffic(group: Group, share: Array, rank: int) -> Iterator[_RowT]:
+    """Collectives inside layers; full recomputation repeats the forward ones of the recomputed share."""
+    m = float(group.strategies.num_microbatches[0]) * group.share
+    merged: dict[tuple[str, str, int, int, float], float] = {}
+    for kind, comms in enumerate(group.table.comms):
+        held = float(group.counts[rank, kind])
+        inside = kind < group.table.embedding or kind == group.table.mtp
+        for comm in comms if held else ():
+            again = float(share[rank, 0]) if inside and comm.phase == "forward" else 0.0
+            count = float(np.broadcast_to(comm.count, (1,))[0]) * held * m * (1.0 + again)
+            size, stride, nbytes = int(comm.size[0]), int(comm.stride[0]), float(comm.nbytes[0])
+            key = (comm.parallelism, comm.collective, size, stride, nbytes)
+            merged[key] = merged.get(key, 0.0) + count
+    for (parallelism, collective, size, stride, nbytes), count in merged.items():
+        yield parallelism, collective, size, stride, nbytes, count
+
+
+def _step_traffic(group: Group, rank: int) -> Iterator[_RowT]:
+    """Data-parallel collectives, stage boundaries and tied embeddings."""
+    s, problem = group.strategies, group.problem
+    dense, expert = parameters(group)
+    for comm in gradient_comms(group, dense[rank], expert[rank]):
+        size, stride = round(float(comm.size[0])), round(float(np.broadcast_to(comm.stride, (1,))[0]))
+        yield comm.parallelism, comm.collective, size, stride, float(comm.nbytes[0]), float(comm.count[0])
+    if group.pp == 1:
+        return
+    tokens = float(s.micro_batch_size[0] * problem.workload.sequence_length / s.cp[0] / (s.tp[0] if s.sp[0] else 1))
+    nbytes = tokens * problem.model.hidden_size * problem.activation_bytes
+    stride = int(s.tp[0] * s.cp[0] * s.dp[0])
+    m, v, p = float(s.num_microbatches[0]), group.vpp, group.pp
+    boundaries = v if 0 < rank < p - 1 or v > 1 else 1
+    yield "pp", "p2p", 2, stride, nbytes, 2.0 * m * boundaries
+    if problem.model.tied_embeddings and rank in (0, p - 1):
+        width = problem.model.embedding_dim or problem.model.hidden_size
+        table = float(problem.padded_vocabulary(s.tp)[0] / s.tp[0]) * width * problem.runtime.grad_comm_bytes
+        yield "embedding", "all_reduce", 2, stride * (p - 1), table, 1.0

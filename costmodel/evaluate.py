@@ -1,0 +1,110 @@
+"""Evaluate many strategies at once: step time, peak memory, and bounds over every layer split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layers import LayerTable, distinct, layer_table
+from .problem import Array, Ints, Problem
+from .splits import rank_counts
+from .step import SELECTIVE, Group, Load, Totals, load, memory_parts, parameters, recompute_share, step_s, totals
+from .strategy import SCHEDULES, Strategies
+
+__all__ = ["Evaluation", "Problem", "capacity_bytes", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Results for ``n`` strategies under the even layer split; every array has shape ``[n]``.
+
+    ``lower_bound_s``: no layer split or smaller number of recomputed layers of the same strategy is faster.
+    ``min_memory_bytes``: none needs less memory on its fullest rank.
+    """
+
+    step_time_s: Array
+    lower_bound_s: Array
+    peak_memory_bytes: Array
+    min_memory_bytes: Array
+    fits: NDArray[np.bool_]
+
+
+def capacity_bytes(problem: Problem) -> float:
+    """Memory of one accelerator, as the driver reports it."""
+    return problem.cluster.accelerator.memory_bytes
+
+
+def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:
+    """Step time and memory of each strategy with its layers split evenly.
+
+    The strategies must satisfy the universal launch rules (degrees that multiply to the cluster and so on).
+    """
+    n = len(strategies)
+    out = {name: np.zeros(n) for name in ("step", "bound", "peak", "least")}
+    for where, group in groups(problem, strategies):
+        share = recompute_share(group)
+        work = load(group, share)
+        dense, expert = parameters(group)
+        rest = totals(group, dense, expert)
+        out["step"][where] = sum(step_s(group, work, rest)[0].values())
+        out["bound"][where] = _bound_s(group, work, rest.scaled(_mean(group, dense), _mean(group, expert)))
+        parts = memory_parts(group, share)
+        total = sum(parts.values())
+        out["peak"][where] = total.max(axis=0)
+        out["least"][where] = _least_memory(group, parts, total)
+    fits = out["peak"] <= capacity_bytes(problem)
+    return Evaluation(out["step"], out["bound"], out["peak"], out["least"], fits)
+
+
+def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Group]]:
+    """Strategies by pipeline shape: positions and a group for each (pp, vpp, schedule)."""
+    if not len(strategies):
+        return
+    keys, inverse = distinct(strategies)
+    table = layer_table(problem, keys)
+    code = (strategies.pp * (int(strategies.vpp.max()) + 1) + strategies.vpp) * len(SCHEDULES) + strategies.schedule
+    order = np.argsort(code, kind="stable")
+    edges = np.flatnonzero(np.diff(code[order])) + 1
+    for where in np.split(order, edges):
+        part = strategies.take(where)
+        pp, vpp, schedule = int(part.pp[0]), int(part.vpp[0]), SCHEDULES[part.schedule[0]]
+        counts, ranks, repeats = _representatives(rank_counts(problem, pp, vpp, schedule))
+        yield where, Group(problem, table, part, inverse[where], counts, ranks, repeats, pp, vpp, schedule)
+
+
+def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
+    """One pipeline rank for each distinct load: the earliest, which has most micro-batches in flight."""
+    _, first, repeats = np.unique(counts, axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return counts[first[order]], first[order], repeats[order].astype(float)
+
+
+def single_group(problem: Problem, table: LayerTable, strategies: Strategies, counts: Array) -> Group:
+    """A group of one strategy with an explicit layer split."""
+    pp, vpp, schedule = int(strategies.pp[0]), int(strategies.vpp[0]), SCHEDULES[strategies.schedule[0]]
+    return Group(
+        problem, table, strategies, np.zeros(1, dtype=np.int64), counts, np.arange(pp), np.ones(pp), pp, vpp, schedule
+    )
+
+
+def _mean(group: Group, per_rank: Array) -> Array:
+    """Mean over all pipeline ranks of ``[rank, n]``: the same for every layer split."""
+    return np.asarray(group.repeats @ per_rank / group.pp)
+
+
+def _bound_s(group: Group, work: Load, rest: Totals) -> Array:
+    """The step if every rank carried the mean load and parameters, and nothing were recomputed in full."""
+    selective = np.where(group.strategies.recompute == SELECTIVE, work.recompute, 0.0)
+    mean = (_mean(group, x)[None] for x in (work.forward, work.backward, work.weight, selective))
+    even = replace(group, counts=group.counts[:1], ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
+    return np.asarray(sum(step_s(even, Load(*mean), rest)[0].values()))
+
+
+def _least_memory(group: Group, parts: dict[str, Array], total: Array) -> Array:
+    """Mean over ranks of what must be somewhere: weights, states, contexts."""
+    names = ("weights", "gradients", "optimizer", "communicators", "context")
+    fixed = sum(_mean(group, parts[name]) for name in names)
+    return np.minimum(np.asarray(fixed), total.max(axis=0))

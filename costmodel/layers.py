@@ -1,0 +1,284 @@
+"""The layer table: what one layer of each kind costs under each distinct strategy.
+
+Rows are the model's layer kinds followed by three pseudo-kinds (embedding, head with loss, multi-token prediction), so
+a pipeline stage is a vector of counts and its cost a product with the table. Only the degrees that a layer can see are
+part of the key: pipeline, data parallelism and ZeRO come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .model import LayerKind, Linear, Split
+from .operators import (
+    Pass,
+    activation_output_bytes,
+    boundary_bytes,
+    elementwise_bytes,
+    layer_times,
+    linear_times,
+    rank_parameters,
+    saved_bytes,
+    score_bytes,
+    shard,
+)
+from .problem import Array, Ints, Problem
+from .strategy import Strategies
+from .traffic import BACKWARD, FORWARD, Comm, Geometry, layer_comms
+
+PARTS = ("gemm", "attention", "elementwise", "head_loss", "host", "tp_comm", "cp_comm", "ep_comm")
+_COMM_PART = {"tp": "tp_comm", "cp": "cp_comm", "ep": "ep_comm", "etp": "ep_comm"}
+
+_KEY = ("tp", "sp", "cp", "cp_comm", "ulysses", "ep", "etp", "micro_batch_size", "tp_overlap", "ep_overlap")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """Arrays over kinds ``k`` (layer kinds, then embedding, head, MTP) and distinct strategies ``u``.
+
+    ``forward``, ``backward`` (data gradient) and ``weight`` (weight gradient) are seconds ``[part, k, u]``;
+    ``selective`` the extra seconds of selective recomputation ``[k, u]`` (full recomputation repeats ``forward``);
+    ``saved``, ``saved_selective``, ``boundary`` bytes kept per micro-batch ``[k, u]``; ``workspace`` transient bytes
+    ``[k, u]``; ``dense`` and ``expert`` parameters per rank ``[k, u]``.
+    """
+
+    forward: Array
+    backward: Array
+    weight: Array
+    selective: Array
+    saved: Array
+    saved_selective: Array
+    boundary: Array
+    workspace: Array
+    dense: Array
+    expert: Array
+    comms: tuple[tuple[Comm, ...], ...]
+    geometry: Geometry
+
+    @property
+    def embedding(self) -> int:
+        """Row of the embedding."""
+        return self.forward.shape[1] - 3
+
+    @property
+    def head(self) -> int:
+        """Row of the final norm, output head and loss."""
+        return self.forward.shape[1] - 2
+
+    @property
+    def mtp(self) -> int:
+        """Row of one multi-token-prediction layer, its head and loss included."""
+        return self.forward.shape[1] - 1
+
+
+def distinct(strategies: Strategies) -> tuple[Strategies, Ints]:
+    """The distinct layer keys among many strategies, and for each strategy the index of its key."""
+    code = np.zeros(len(strategies), dtype=np.int64)
+    for name in _KEY:
+        values, index = np.unique(getattr(strategies, name), return_inverse=True)
+        code = code * len(values) + index
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return strategies.take(first), inverse
+
+
+def layer_table(problem: Problem, strategies: Strategies) -> LayerTable:
+    """Cost every layer kind of the model under every given strategy."""
+    g = Geometry.of(problem, strategies)
+    rows = [_kind_row(problem, kind, g) for kind in problem.model.kinds]
+    head = _head_row(problem, g)
+    rows += [_embedding_row(problem, g), head, _mtp_row(problem, g, rows, head)]
+    stack = {name: np.stack([getattr(r, name) for r in rows], axis=0) for name in _STACKED}
+    parts = {name: np.moveaxis(stack[name], 0, 1) for name in ("forward", "backward", "weight")}
+    rest = {name: value for name, value in stack.items() if name not in parts}
+    return LayerTable(**parts, **rest, comms=tuple(r.comms for r in rows), geometry=g)
+
+
+@dataclass(slots=True)
+class _Row:
+    forward: Array
+    backward: Array
+    weight: Array
+    selective: Array
+    saved: Array
+    saved_selective: Array
+    boundary: Array
+    workspace: Array
+    dense: Array
+    expert: Array
+    comms: tuple[Comm, ...]
+
+
+_STACKED = tuple(name for name in _Row.__slots__ if name != "comms")
+
+
+def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
+    forward, backward, weight = layer_times(problem, kind, g)
+    comms = tuple(layer_comms(problem, kind, g))
+    f, b, w = _parts(forward), _parts(backward), _parts(weight)
+    _add_comms(problem, comms, g, f, b, w)
+    _add_host(problem, kind, g, f, b, w)
+    saved = saved_bytes(problem, kind, g)
+    selective, kept = _selective(problem, kind, g, forward, saved)
+    dense, expert = rank_parameters(kind, *(getattr(g.strategies, n).astype(float) for n in ("tp", "ep", "etp")))
+    widest = max((op.out_features for op in _column_linears(kind)), default=0)
+    workspace = 2.0 * problem.activation_bytes * widest / g.strategies.tp * g.tokens
+    return _Row(f, b, w, selective, saved, kept, boundary_bytes(problem, g), workspace, dense, expert, comms)
+
+
+def _column_linears(kind: LayerKind) -> Iterable[Linear]:
+    if kind.mixer is not None:
+        yield from (op for op in kind.mixer.linears if op.split is Split.COLUMN)
+    for mlp in (kind.mlp, kind.moe.shared if kind.moe else None):
+        if mlp is not None:
+            yield mlp.linears[0]
+
+
+def _selective(problem: Problem, kind: LayerKind, g: Geometry, forward: Pass, saved: Array) -> tuple[Array, Array]:
+    """Extra seconds and bytes kept under what the framework calls selective recomputation."""
+    meaning = problem.runtime.selective_recompute
+    if meaning == "attention_core":
+        # Flash kernels recompute scores anyway: Megatron's core_attn then runs the kernel's forward once more.
+        return forward.attention, saved - score_bytes(problem, kind, g)
+    stream = elementwise_bytes(problem, kind, g) * 0.0 + forward.elementwise
+    if meaning == "norms_and_activations":
+        return stream, saved - activation_output_bytes(problem, kind, g)
+    # Every other matrix multiplication is saved; the rest and all element-wise work run again.
+    return 0.5 * forward.gemm + stream, 0.5 * (saved + boundary_bytes(problem, g))
+
+
+def _parts(seconds: Pass) -> Array:
+    out = np.zeros((len(PARTS), len(seconds.gemm)))
+    out[0], out[1], out[2] = seconds.gemm, seconds.attention, seconds.elementwise
+    return out
+
+
+def comm_times(problem: Problem, comm: Comm) -> Array:
+    """Seconds of all of a layer's collectives of one sort, before any overlap."""
+    if not np.any(comm.count):
+        return np.zeros_like(comm.count)
+    one = problem.cluster.collective_time_s(comm.collective, comm.nbytes, comm.size, comm.stride)
+    return np.where(comm.count > 0, comm.count * one, 0.0)
+
+
+def _add_comms(problem: Problem, comms: Iterable[Comm], g: Geometry, f: Array, b: Array, w: Array) -> None:
+    """Book what stays exposed of each collective, and what hidden traffic costs the kernels above it."""
+    runtime, s = problem.runtime, g.strategies
+    budget = {FORWARD: f[:3].copy(), BACKWARD: b[:3] + w[:3]}
+    for comm in comms:
+        seconds = comm_times(problem, comm)
+        share, room = np.zeros(len(s)), np.zeros(len(s))
+        if comm.hide == "gemm":
+            share, room = runtime.tp_hidden * s.tp_overlap, budget[comm.phase][0]
+        elif comm.hide == "dgrad":
+            share, room = np.ones(len(s)), b[0]
+        elif comm.hide == "attention":
+            share, room = np.full(len(s), runtime.cp_hidden), budget[comm.phase][1]
+        elif comm.hide == "layer":
+            share, room = runtime.ep_hidden * s.ep_overlap, budget[comm.phase].sum(axis=0)
+        hidden = np.minimum(share * seconds, room)
+        target = f if comm.phase is FORWARD else b
+        target[PARTS.index(_COMM_PART[comm.parallelism])] += seconds - hidden + runtime.overlap_slowdown * hidden
+
+
+def _add_host(problem: Problem, kind: LayerKind, g: Geometry, f: Array, b: Array, w: Array) -> None:
+    """Where the host launches slower than the device runs, the device waits: a floor on each pass of a layer."""
+    runtime, part = problem.runtime, PARTS.index("host")
+    blocks = int(kind.mixer is not None) + int(kind.mlp is not None or kind.moe is not None)
+    if kind.moe is not None:
+        host = runtime.host_s_per_moe_layer
+    else:
+        host = 0.0 if runtime.cuda_graphs else runtime.host_s_per_layer
+    launch = host * blocks / 2.0 + runtime.host_s_per_tp_rank * (g.strategies.tp > 1)
+    f[part] = np.maximum(0.0, launch - f.sum(axis=0))
+    b[part] = np.maximum(0.0, launch - b.sum(axis=0) - w.sum(axis=0))
+
+
+def _blank(g: Geometry) -> tuple[Array, Array]:
+    n = len(g.strategies)
+    return np.zeros((len(PARTS), n)), np.zeros(n)
+
+
+def _embedding_row(problem: Problem, g: Geometry) -> _Row:
+    """Look-up, its scatter in backward, and the reduction of a vocabulary-split table."""
+    model, s = problem.model, g.strategies
+    f, zero = _blank(g)
+    b, w = f.copy(), f.copy()
+    moved = 2.0 * model.hidden_size * problem.activation_bytes * g.tokens
+    acc = problem.cluster.accelerator
+    rate = acc.memory_bytes_per_s * acc.memory_efficiency
+    f[2], b[2] = moved / rate, 2.0 * moved / rate
+    nbytes = g.tokens * model.hidden_size * problem.activation_bytes
+    one = np.ones_like(s.tp)
+    plain, sharded = (~s.sp & (s.tp > 1)).astype(float), (s.sp & (s.tp > 1)).astype(float)
+    comms = (
+        Comm("tp", "all_reduce", FORWARD, nbytes, s.tp, one, plain, ""),
+        Comm("tp", "reduce_scatter", FORWARD, nbytes, s.tp, one, sharded, ""),
+        Comm("tp", "all_gather", BACKWARD, nbytes, s.tp, one, sharded, ""),
+    )
+    _add_comms(problem, comms, g, f, b, w)
+    width = model.embedding_dim or model.hidden_size
+    extras = sum((e.parameters / shard(e.split, s.tp.astype(float)) for e in model.embedding_extras), zero)
+    dense = problem.padded_vocabulary(s.tp) * width / s.tp + extras
+    return _Row(f, b, w, zero, zero, zero, zero, zero, dense, zero, comms)
+
+
+def _head_row(problem: Problem, g: Geometry) -> _Row:
+    """Final norm, logits and cross-entropy; the logits and their gradient are the workspace."""
+    model, runtime, s = problem.model, problem.runtime, g.strategies
+    f, zero = _blank(g)
+    b, w = f.copy(), f.copy()
+    tp = s.tp.astype(float)
+    vocabulary = problem.padded_vocabulary(s.tp).astype(float)
+    part = PARTS.index("head_loss")
+    width = model.embedding_dim or model.hidden_size
+    acc, dtype = problem.cluster.accelerator, problem.wide_dtype
+    shape = (g.tokens, vocabulary / tp, np.full(len(s), float(width)))
+    for target, (m, n, k) in zip((f, b, w), (shape, (shape[0], shape[2], shape[1]), (shape[2], shape[1], shape[0]))):
+        target[part] = acc.gemm_time_s(m, n, k, dtype) / runtime.gemm_scale
+    logits = g.tokens * vocabulary / tp
+    stream = logits * runtime.loss_bytes_per_logit / (acc.memory_bytes_per_s * acc.memory_efficiency)
+    f[part] += stream / 2.0
+    b[part] += stream / 2.0
+    nbytes = g.tokens * model.hidden_size * problem.activation_bytes
+    one = np.ones_like(s.tp)
+    plain, sharded = (~s.sp & (s.tp > 1)).astype(float), (s.sp & (s.tp > 1)).astype(float)
+    comms = (
+        Comm("tp", "all_gather", FORWARD, nbytes, s.tp, one, sharded, "gemm"),
+        Comm("tp", "all_reduce", BACKWARD, nbytes, s.tp, one, plain, "gemm"),
+        Comm("tp", "reduce_scatter", BACKWARD, nbytes, s.tp, one, sharded, "gemm"),
+        # The loss needs the largest logit, the sum of exponentials and the target's logit: FP32 per token.
+        Comm("tp", "all_reduce", FORWARD, 4.0 * g.tokens, s.tp, one, 3.0 * (s.tp > 1), ""),
+    )
+    _add_comms(problem, comms, g, f, b, w)
+    extras = sum((e.parameters / shard(e.split, tp) for e in model.head_extras), zero)
+    own = 0.0 if model.tied_embeddings else 1.0
+    dense = own * vocabulary * width / tp + extras
+    kept = boundary_bytes(problem, g)
+    return _Row(f, b, w, zero, kept, kept, kept, logits * runtime.logit_memory_bytes, dense, zero, comms)
+
+
+def _mtp_row(problem: Problem, g: Geometry, kinds: list[_Row], head: _Row) -> _Row:
+    """One MTP layer: its transformer layer, the projection that merges two streams, and the shared head and loss."""
+    model = problem.model
+    f, zero = _blank(g)
+    if not model.mtp or not problem.workload.train_mtp:
+        return _Row(f, f.copy(), f.copy(), zero, zero, zero, zero, zero, zero, zero, ())
+    base = kinds[model.mtp[0]]
+    tp = g.strategies.tp.astype(float)
+    gemm = [zero, zero, zero]
+    for op in model.mtp_linears:
+        gemm = [total + t for total, t in zip(gemm, linear_times(problem, op, g.tokens, tp))]
+    passes = [
+        x + y for x, y in zip((base.forward, base.backward, base.weight), (head.forward, head.backward, head.weight))
+    ]
+    for target, seconds in zip(passes, gemm):
+        target[0] = target[0] + seconds
+    own = sum((op.parameters / shard(op.split, tp) for op in (*model.mtp_linears, *model.mtp_extras)), zero)
+    extra = 2.0 * problem.activation_bytes * model.hidden_size * g.sharded_tokens
+    return _Row(
+        passes[0], passes[1], passes[2], base.selective, base.saved + extra, base.saved_selective + extra,
+        base.boundary + extra, head.workspace, base.dense + own, base.expert, (*base.comms, *head.comms),
+    )  # fmt: skip

@@ -1,0 +1,67 @@
+"""The four inputs of every prediction, together, and the vocabulary padding they imply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.hardware_profiles.cluster import Cluster
+from shardwise.hardware_profiles.errors import InputError
+
+from .model import ModelSpec
+from .runtime import Runtime
+from .workload import Workload
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LOW_PRECISION = frozenset({"fp8", "fp8_block", "mxfp8", "nvfp4"})
+
+_GEMM_FALLBACK = {"fp16": "bf16", "fp32": "tf32", "fp8_block": "fp8", "mxfp8": "fp8"}
+"""Tensor cores run FP16 at the BF16 rate; the scaled FP8 recipes run the FP8 units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What to train, where, on which batch, and how the framework executes it."""
+
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    runtime: Runtime
+
+    @property
+    def gemm_dtype(self) -> str:
+        """The dtype whose GEMM law applies to linear layers. Raises InputError if the accelerator has none."""
+        return self._law(self.workload.dtype)
+
+    @property
+    def wide_dtype(self) -> str:
+        """The 16-bit (or FP32) dtype that attention, the router and the output head run in."""
+        dtype = self.workload.dtype
+        return self._law("bf16" if dtype in LOW_PRECISION else dtype)
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes per activation element: 2, or 4 in fp32."""
+        return 4.0 if self.workload.dtype == "fp32" else 2.0
+
+    @property
+    def saved_input_bytes(self) -> float:
+        """Bytes per element of the linear-layer inputs kept for backward: quantised copies are one byte."""
+        return 1.0 if self.workload.dtype in LOW_PRECISION else self.activation_bytes
+
+    def padded_vocabulary(self, tp: Ints) -> Ints:
+        """Vocabulary rows after the framework's padding, per strategy."""
+        unit = self.runtime.vocab_multiple * tp if self.runtime.vocab_multiple > 1 else tp
+        return -(-self.model.vocab_size // unit) * unit
+
+    def _law(self, dtype: str) -> str:
+        gemm = self.cluster.accelerator.gemm
+        for candidate in (dtype, _GEMM_FALLBACK.get(dtype, dtype), "bf16" if dtype == "fp16" else "fp16"):
+            if candidate in gemm and (candidate == dtype or dtype not in LOW_PRECISION or candidate == "fp8"):
+                return candidate
+        have = ", ".join(sorted(gemm))
+        raise InputError(f"{self.cluster.accelerator.name}: dtype = {dtype!r}: no GEMM figures for it; it has {have}")

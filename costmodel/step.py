@@ -1,0 +1,404 @@
+"""One step of a pipeline: from the layer table to seconds and bytes on each rank, for strategies that share pp.
+
+Everything is an array ``[rank, n]`` or ``[n]``; ``n`` strategies share pipeline degree, virtual stages, schedule and layer
+split, so a rank's load is one matrix product with the layer table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .layers import PARTS, LayerTable
+from .problem import Array, Ints, Problem
+from .schedule import bubble_s, in_flight
+from .strategy import RECOMPUTES, Strategies
+
+NONE, SELECTIVE, FULL = range(3)
+assert RECOMPUTES == ("none", "selective", "full")
+
+STEP_PARTS = (
+    *PARTS,
+    "recompute",
+    "pp_bubble",
+    "pp_comm",
+    "dp_comm",
+    "optimizer",
+    "offload",
+    "host_per_microbatch",
+    "fixed",
+)
+
+_OPTIMIZER_STATE_BYTES = {"adam": 8.0, "adam_bf16_moments": 4.0, "adam_8bit": 2.0, "muon": 4.0, "sgd": 4.0}
+"""Moments per parameter: two FP32 for Adam, two BF16, two 8-bit, one FP32 for Muon and SGD with momentum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Strategies that share pp, vpp, schedule and layer split; ``key[n]`` is their column of the layer table."""
+
+    problem: Problem
+    table: LayerTable
+    strategies: Strategies
+    key: Ints
+    counts: Array
+    """Kinds on each rank considered, ``[rank, kind]``."""
+    ranks: Ints
+    """Pipeline rank of each row of ``counts``."""
+    repeats: Array
+    """Pipeline ranks that each row stands for."""
+    pp: int
+    vpp: int
+    schedule: str
+
+    def per_rank(self, rows: Array) -> Array:
+        """A table ``[kind, u]`` summed over each rank's layers: ``[rank, n]``."""
+        return np.take(self.counts @ rows, self.key, axis=1)
+
+    @property
+    def layer_rows(self) -> slice:
+        """Rows of the table that are transformer layers (what recomputation applies to)."""
+        return slice(0, self.table.embedding)
+
+    @property
+    def layers(self) -> Array:
+        """Transformer layers on each rank, ``[rank, 1]``; MTP layers count."""
+        both = self.counts[:, self.layer_rows].sum(axis=1) + self.counts[:, self.table.mtp]
+        return both[:, None]
+
+    @property
+    def share(self) -> float:
+        """Part of a rank's layers that one micro-batch passes through: half under DualPipe's two directions."""
+        return 0.5 if self.schedule == "dualpipe" else 1.0
+
+
+def recompute_share(group: Group, per_rank: Array | None = None) -> Array:
+    """Share of each rank's layers recomputed in full, ``[rank, n]``; ``per_rank`` overrides the strategies' number."""
+    s = group.strategies
+    wanted = np.where(s.recompute_layers < 0, np.inf, s.recompute_layers)[None, :]
+    if per_rank is not None:
+        wanted = per_rank[:, None].astype(float)
+    share = np.minimum(wanted, group.layers) / np.maximum(group.layers, 1.0)
+    return np.where(s.recompute[None, :] == FULL, share, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Seconds per micro-batch on each rank, ``[rank, n]``."""
+
+    forward: Array
+    backward: Array
+    weight: Array
+    recompute: Array
+
+    @property
+    def total(self) -> Array:
+        """Everything one micro-batch costs a rank."""
+        return self.forward + self.backward + self.weight + self.recompute
+
+
+def load(group: Group, share: Array) -> Load:
+    """Work of one micro-batch on each rank; recomputation repeats the forward of ``share`` of the layers."""
+    t, half = group.table, group.share
+    forward = t.forward.sum(axis=0)
+    repeated = forward.copy()
+    repeated[t.embedding : t.mtp] = 0.0
+    if group.problem.model.mtp and group.problem.workload.train_mtp:
+        repeated[t.mtp] -= forward[t.head]  # the head is not inside a checkpointed layer
+    selective = group.per_rank(t.selective) * (group.strategies.recompute == SELECTIVE)
+    again = group.per_rank(repeated) * share + selective
+    return Load(
+        half * group.per_rank(forward),
+        half * group.per_rank(t.backward.sum(axis=0)),
+        half * group.per_rank(t.weight.sum(axis=0)),
+        half * again,
+    )
+
+
+def pipeline_s(group: Group, work: Load) -> tuple[Array, Array, Ints]:
+    """Seconds in the pipeline without p2p: the slowest rank's work, the bubble, and that rank's row per strategy."""
+    m = group.strategies.num_microbatches
+    slow = np.argmax(work.total, axis=0)
+    busy = m * np.take_along_axis(work.total, slow[None], axis=0)[0]
+    if group.pp == 1:
+        return busy, np.zeros_like(busy), slow
+    return (
+        busy,
+        bubble_s(group.schedule, group.vpp, work.forward, work.backward + work.recompute, work.weight, group.repeats),
+        slow,
+    )
+
+
+def p2p_s(group: Group) -> tuple[Array, Array]:
+    """Seconds of one stage-boundary message, and what a step exposes of them.
+
+    In the steady state each rank waits for one message per pass and chunk, less what the framework hides; filling and
+    draining expose one per hop.
+    """
+    s, problem = group.strategies, group.problem
+    if group.pp == 1:
+        return np.zeros(len(s)), np.zeros(len(s))
+    tokens = s.micro_batch_size * problem.workload.sequence_length / s.cp / np.where(s.sp, s.tp, 1)
+    nbytes = tokens * problem.model.hidden_size * problem.activation_bytes
+    first, inverse = _distinct_rows(s, ("tp", "sp", "cp", "dp", "micro_batch_size"))
+    stride = (s.tp * s.cp * s.dp)[first]
+    one = problem.cluster.collective_time_s("p2p", nbytes[first], np.full(len(first), 2), stride)[inverse]
+    steady = 2.0 * s.num_microbatches * group.vpp * one * (1.0 - problem.runtime.pp_hidden)
+    return one, steady + 2.0 * (group.pp - 1) * one
+
+
+def parameters(group: Group) -> tuple[Array, Array]:
+    """Dense and expert parameters on each rank, ``[rank, n]``."""
+    return group.per_rank(group.table.dense), group.per_rank(group.table.expert)
+
+
+def zero_shards(s: Strategies) -> tuple[Array, Array]:
+    """Ranks that share one copy of the sharded states, for dense and for expert parameters."""
+    whole = (s.dp * s.cp).astype(float)
+    dense = np.where(s.zero_group > 0, np.minimum(s.zero_group, whole), whole)
+    edp = np.maximum(1.0, s.edp.astype(float))
+    expert = np.where(s.zero_group > 0, np.minimum(np.maximum(1.0, edp * dense / whole), edp), edp)
+    return np.where(s.zero > 0, dense, 1.0), np.where(s.zero > 0, expert, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """One data-parallel collective of a step: arrays ``[n]``; ``per_microbatch`` where it recurs with each of them."""
+
+    parallelism: str
+    collective: str
+    nbytes: Array
+    size: Array
+    stride: Array
+    count: Array
+    phase: str
+
+
+def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
+    """Collectives of data parallelism on the rank with the given parameters ``[n]``, by ZeRO stage.
+
+    ZeRO 0 all-reduces gradients; 1 and 2 reduce-scatter them and gather parameters once; 3 gathers parameters in forward
+    and backward of every micro-batch and reduce-scatters gradients each time (Rajbhandari et al., arXiv 1910.02054,
+    section 7). HSDP scatters inside the shard group and all-reduces shards across replicas (Zhao et al., arXiv
+    2304.11277, section 3.2.2).
+    """
+    s, runtime = group.strategies, group.problem.runtime
+    shard_dense, shard_expert = zero_shards(s)
+    whole_dense, whole_expert = (s.dp * s.cp).astype(float), np.maximum(1.0, s.edp.astype(float))
+    m = s.num_microbatches.astype(float)
+    each = np.where(s.zero == 3, m, np.where((s.zero == 2) & runtime.zero2_reduce_every_microbatch, m, 1.0))
+    out: list[Gradient] = []
+    for name, count, shards, whole, stride in (
+        ("dp", dense, shard_dense, whole_dense, s.tp),
+        ("edp", expert, shard_expert, whole_expert, s.etp * s.ep),
+    ):
+        if not np.any(count > 0):
+            continue
+        grads, params = count * runtime.grad_comm_bytes, count * runtime.param_comm_bytes
+        sharded = ((s.zero > 0) & (shards > 1)).astype(float)
+        replicas = np.where(s.zero > 0, whole / shards, whole)
+        out.append(Gradient(name, "all_reduce", grads / np.where(s.zero > 0, shards, 1.0), replicas, stride * np.where(s.zero > 0, shards, 1), (replicas > 1) * 1.0, "backward"))  # fmt: skip
+        out.append(Gradient(name, "reduce_scatter", grads, shards, stride, sharded * each, "backward"))
+        gathers = sharded * np.where(s.zero == 3, m, 1.0)
+        out.append(Gradient(name, "all_gather", params, shards, stride, gathers, "forward"))
+        out.append(
+            Gradient(name, "all_gather", params, shards, stride, sharded * np.where(s.zero == 3, m, 0.0), "backward")
+        )
+    return out
+
+
+def gradient_times(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
+    """Seconds of all data-parallel collectives by the pass they may hide under, unhidden: ``[n]`` each."""
+    s = group.strategies
+    first, inverse = _distinct_rows(s, ("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches"))
+    few = replace(group, strategies=s.take(first), key=group.key[first])
+    out = {"forward": np.zeros(len(first)), "backward": np.zeros(len(first))}
+    for comm in gradient_comms(few, dense[first], expert[first]):
+        on = comm.count > 0
+        if np.any(on):
+            size, stride = np.round(comm.size[on]).astype(np.int64), np.round(comm.stride[on]).astype(np.int64)
+            one = group.problem.cluster.collective_time_s(comm.collective, comm.nbytes[on], size, stride)
+            out[comm.phase][on] += comm.count[on] * one
+    return {phase: seconds[inverse] for phase, seconds in out.items()}
+
+
+def _distinct_rows(s: Strategies, names: tuple[str, ...]) -> tuple[Ints, Ints]:
+    """Index of one strategy for each distinct combination of the fields, and each strategy's combination."""
+    code = np.zeros(len(s), dtype=np.int64)
+    for name in names:
+        values, index = np.unique(getattr(s, name), return_inverse=True)
+        code = code * len(values) + index
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) -> Array:
+    """Seconds of data parallelism that nothing hides.
+
+    Buckets hide under the pass that produces or needs them: the last micro-batch's backward and the first one's forward
+    (every micro-batch's under ZeRO 3). At least one bucket, a layer's worth, has nothing to hide under.
+    """
+    s, runtime = group.strategies, group.problem.runtime
+    at = slow[None]
+    f = np.take_along_axis(work.forward, at, axis=0)[0]
+    b = np.take_along_axis(work.total, at, axis=0)[0] - f
+    passes = np.where(s.zero == 3, s.num_microbatches, 1).astype(float)
+    every = np.where((s.zero == 2) & runtime.zero2_reduce_every_microbatch, s.num_microbatches, passes)
+    buckets = np.maximum(1.0, group.layers.max())
+    total = np.zeros(len(s))
+    for seconds, window, repeat in ((times["forward"], f, passes), (times["backward"], b, every)):
+        room = np.where(s.dp_overlap, runtime.dp_hidden * window * repeat, 0.0)
+        hidden = np.minimum(room, seconds * (1.0 - 1.0 / buckets))
+        total = total + seconds - hidden + runtime.overlap_slowdown * hidden
+    return total
+
+
+def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
+    """Bytes of weights, gradients, optimizer states and gather buffers for given parameters ``[rank, n]``.
+
+    ZeRO divides optimizer states (1), gradients (2) and parameters (3) over the shard group: table 1 of arXiv 1910.02054.
+    """
+    s, runtime = group.strategies, group.problem.runtime
+    a, b = zero_shards(s)
+    moments = _OPTIMIZER_STATE_BYTES[group.problem.workload.optimizer] + (4.0 if runtime.master_weights else 0.0)
+    out: dict[str, Array] = {}
+    for name, each, stage in (
+        ("weights", runtime.param_memory_bytes, 3),
+        ("gradients", runtime.grad_memory_bytes, 2),
+        ("optimizer", moments, 1),
+    ):
+        on = s.zero >= stage
+        out[name] = each * (dense / np.where(on, a, 1.0) + expert / np.where(on, b, 1.0))
+    out["optimizer"] = out["optimizer"] * (1.0 - s.offload_optimizer)
+    layers = np.maximum(group.layers, 1.0)
+    out["gathered_parameters"] = np.where(s.zero == 3, 2.0 * runtime.param_comm_bytes * (dense + expert) / layers, 0.0)
+    return out
+
+
+def activation_bytes(group: Group, share: Array) -> dict[str, Array]:
+    """Bytes of saved activations in flight, and of the largest transient, on each rank."""
+    t, s = group.table, group.strategies
+    saved = t.saved.copy()
+    saved[t.head] = 0.0
+    selective = t.saved_selective.copy()
+    selective[t.head] = 0.0
+    plain = np.where(s.recompute == SELECTIVE, group.per_rank(selective), group.per_rank(saved))
+    kept = (1.0 - share) * plain + share * group.per_rank(t.boundary)
+    flight = in_flight(group.schedule, group.pp, group.vpp, s.num_microbatches)[group.ranks]
+    has = (group.counts > 0).astype(float)
+    logits = np.take(has[:, [t.head]] * t.workspace[t.head], group.key, axis=1)
+    layers = group.layer_rows
+    replay = _largest(has[:, layers], saved[layers], group.key) * (share > 0)
+    scratch = _largest(has[:, layers], t.workspace[layers], group.key)
+    return {
+        "activations": flight * kept,
+        "recompute_workspace": replay,
+        "logits": logits,
+        "workspace": scratch,
+    }
+
+
+def _largest(has: Array, rows: Array, key: Ints) -> Array:
+    """The largest row among the kinds each rank holds: ``[rank, n]``."""
+    return np.take((has[:, :, None] * rows[None]).max(axis=1), key, axis=1)
+
+
+def communicators(s: Strategies) -> Array:
+    """NCCL communicators a rank belongs to: one per parallelism in use, two for p2p, and the world's."""
+    used = [s.tp > 1, s.cp > 1, s.dp * s.cp > 1, s.ep > 1, (s.ep > 1) & (s.edp > 1), s.pp > 1, s.pp > 1]
+    return 1.0 + sum(u.astype(float) for u in used)
+
+
+def memory_parts(group: Group, share: Array) -> dict[str, Array]:
+    """Every named part of memory on each rank, ``[rank, n]``; the peak is their sum."""
+    runtime, s = group.problem.runtime, group.strategies
+    dense, expert = parameters(group)
+    parts = {**state_bytes(group, dense, expert), **activation_bytes(group, share)}
+    dynamic = parts["activations"] + parts["recompute_workspace"] + parts["logits"] + parts["workspace"]
+    parts["fragmentation"] = runtime.fragmentation * dynamic
+    parts["communicators"] = np.broadcast_to(communicators(s) * runtime.communicator_bytes, dynamic.shape)
+    parts["context"] = np.full(dynamic.shape, float(runtime.context_bytes))
+    return parts
+
+
+def optimizer_s(group: Group, dense: Array, expert: Array) -> tuple[Array, Array]:
+    """Seconds of the optimizer step on the device, and of what offloading adds, for parameters ``[n]``.
+
+    Streaming: the gradient and each state read, each state and the parameter written. Offloaded states add the gradient
+    down and the parameter up over the host link, and the same streaming in host memory at the host link's rate.
+    """
+    s, problem, acc = group.strategies, group.problem, group.problem.cluster.accelerator
+    a, b = zero_shards(s)
+    owned = dense / a + expert / b
+    states = _OPTIMIZER_STATE_BYTES[problem.workload.optimizer] + (4.0 if problem.runtime.master_weights else 0.0)
+    touched = 4.0 + 2.0 * states + 2.0
+    device = (1.0 - s.offload_optimizer) * owned * touched / (acc.memory_bytes_per_s * acc.memory_efficiency)
+    moved = problem.runtime.grad_comm_bytes + problem.runtime.param_comm_bytes + touched
+    return device, s.offload_optimizer * owned * moved / acc.host_bytes_per_s
+
+
+def tied_embedding_s(group: Group) -> Array:
+    """Seconds to all-reduce tied embedding gradients between the first and the last stage."""
+    s, problem = group.strategies, group.problem
+    if group.pp == 1 or not problem.model.tied_embeddings:
+        return np.zeros(len(s))
+    width = problem.model.embedding_dim or problem.model.hidden_size
+    nbytes = problem.padded_vocabulary(s.tp) / s.tp * width * problem.runtime.grad_comm_bytes
+    stride = s.tp * s.cp * s.dp * (group.pp - 1)
+    return problem.cluster.collective_time_s("all_reduce", nbytes, np.full(len(s), 2), stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a step costs beyond the pipeline, for the rank that holds most parameters, ``[n]`` each."""
+
+    dense: Array
+    expert: Array
+    p2p: Array
+    gradients: dict[str, Array]
+    tied: Array
+
+    def scaled(self, dense: Array, expert: Array) -> Totals:
+        """The same for a rank with fewer parameters. Collective time is concave in bytes, so this never overstates."""
+        ratio = np.minimum(1.0, (dense + expert) / np.maximum(1.0, self.dense + self.expert))
+        times = {phase: seconds * ratio for phase, seconds in self.gradients.items()}
+        return replace(self, dense=dense, expert=expert, gradients=times)
+
+
+def totals(group: Group, dense: Array, expert: Array) -> Totals:
+    """Traffic of a step outside the layers, for parameters ``[rank, n]``."""
+    most = np.argmax(dense + expert, axis=0)[None]
+    d, e = (np.take_along_axis(x, most, axis=0)[0] for x in (dense, expert))
+    return Totals(d, e, p2p_s(group)[1], gradient_times(group, d, e), tied_embedding_s(group))
+
+
+def step_s(group: Group, work: Load, rest: Totals) -> tuple[dict[str, Array], Ints]:
+    """Seconds of one step by named part (they sum to the step time), and the slowest rank's row, ``[n]``."""
+    s, runtime = group.strategies, group.problem.runtime
+    busy, bubble, slow = pipeline_s(group, work)
+    m = s.num_microbatches.astype(float)
+    again = m * np.take_along_axis(work.recompute, slow[None], axis=0)[0]
+    device, offload = optimizer_s(group, rest.dense, rest.expert)
+    parts = {
+        "compute": busy - again,
+        "recompute": again,
+        "pp_bubble": bubble,
+        "pp_comm": rest.p2p,
+        "dp_comm": dp_exposed_s(group, work, slow, rest.gradients) + rest.tied,
+        "optimizer": device,
+        "offload": offload,
+        "host_per_microbatch": runtime.host_s_per_microbatch * (m * group.vpp + group.pp - 1),
+        "fixed": np.full(len(s), runtime.fixed_s_per_step),
+    }
+    return parts, slow
+
+
+def compute_parts(group: Group, slow: Ints) -> dict[str, Array]:
+    """The ``compute`` part of ``step_s`` split by kind of kernel and traffic, on each strategy's slowest rank."""
+    t, m = group.table, group.strategies.num_microbatches.astype(float)
+    out: dict[str, Array] = {}
+    for i, name in enumerate(PARTS):
+        per_rank = group.share * group.per_rank(t.forward[i] + t.backward[i] + t.weight[i])
+        out[name] = m * np.take_along_axis(per_rank, slow[None], axis=0)[0]
+    return out
