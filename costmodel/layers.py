@@ -17,7 +17,6 @@ from .operators import (
     Pass,
     activation_output_bytes,
     boundary_bytes,
-    elementwise_bytes,
     layer_times,
     linear_times,
     rank_parameters,
@@ -142,11 +141,10 @@ def _selective(problem: Problem, kind: LayerKind, g: Geometry, forward: Pass, sa
     if meaning == "attention_core":
         # Flash kernels recompute scores anyway: Megatron's core_attn then runs the kernel's forward once more.
         return forward.attention, saved - score_bytes(problem, kind, g)
-    stream = elementwise_bytes(problem, kind, g) * 0.0 + forward.elementwise
     if meaning == "norms_and_activations":
-        return stream, saved - activation_output_bytes(problem, kind, g)
+        return forward.elementwise, saved - activation_output_bytes(problem, kind, g)
     # Every other matrix multiplication is saved; the rest and all element-wise work run again.
-    return 0.5 * forward.gemm + stream, 0.5 * (saved + boundary_bytes(problem, g))
+    return 0.5 * forward.gemm + forward.elementwise, 0.5 * (saved + boundary_bytes(problem, g))
 
 
 def _parts(seconds: Pass) -> Array:
@@ -235,9 +233,10 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
     part = PARTS.index("head_loss")
     width = model.embedding_dim or model.hidden_size
     acc, dtype = problem.cluster.accelerator, problem.wide_dtype
-    shape = (g.tokens, vocabulary / tp, np.full(len(s), float(width)))
-    for target, (m, n, k) in zip((f, b, w), (shape, (shape[0], shape[2], shape[1]), (shape[2], shape[1], shape[0]))):
-        target[part] = acc.gemm_time_s(m, n, k, dtype) / runtime.gemm_scale
+    rows, columns = vocabulary / tp, np.full(len(s), float(width))
+    shapes = ((g.tokens, rows, columns), (g.tokens, columns, rows), (columns, rows, g.tokens))
+    for target, shape in zip((f, b, w), shapes, strict=True):
+        target[part] = acc.gemm_time_s(*shape, dtype) / runtime.gemm_scale
     logits = g.tokens * vocabulary / tp
     stream = logits * runtime.loss_bytes_per_logit / (acc.memory_bytes_per_s * acc.memory_efficiency)
     f[part] += stream / 2.0
@@ -270,11 +269,9 @@ def _mtp_row(problem: Problem, g: Geometry, kinds: list[_Row], head: _Row) -> _R
     tp = g.strategies.tp.astype(float)
     gemm = [zero, zero, zero]
     for op in model.mtp_linears:
-        gemm = [total + t for total, t in zip(gemm, linear_times(problem, op, g.tokens, tp))]
-    passes = [
-        x + y for x, y in zip((base.forward, base.backward, base.weight), (head.forward, head.backward, head.weight))
-    ]
-    for target, seconds in zip(passes, gemm):
+        gemm = [total + t for total, t in zip(gemm, linear_times(problem, op, g.tokens, tp), strict=True)]
+    passes = [base.forward + head.forward, base.backward + head.backward, base.weight + head.weight]
+    for target, seconds in zip(passes, gemm, strict=True):
         target[0] = target[0] + seconds
     own = sum((op.parameters / shard(op.split, tp) for op in (*model.mtp_linears, *model.mtp_extras)), zero)
     extra = 2.0 * problem.activation_bytes * model.hidden_size * g.sharded_tokens

@@ -18,7 +18,7 @@ SCAN_CHUNK = 64
 """Chunk length of chunked linear attention and state-space scans (Mamba-2, arXiv 2405.21060, section 6)."""
 
 SCAN_RATE = 0.25
-"""Share of the attention kernel's forward peak that chunked scans reach: assumed, no published sweep stands behind it."""
+"""Share of the attention kernel's forward rate that chunked scans reach: assumed, no sweep stands behind it."""
 
 UNFUSED_SCORE_BYTES = 4.0
 """Softmax output (2) and weighted-value input (2) kept per score; dropout adds its mask (Korthikanti et al., eq. 2)."""
@@ -123,7 +123,7 @@ def scan_flops_per_token(core: RecurrentCore, tp: Array) -> Array:
 
 def _scan_times(problem: Problem, core: RecurrentCore, g: Geometry) -> tuple[Array, Array]:
     acc = problem.cluster.accelerator
-    law = acc.attention[problem.runtime.attention_kernel] if problem.runtime.attention_kernel in acc.attention else None
+    law = acc.attention.get(problem.runtime.attention_kernel)
     rate = acc.peak_flops[problem.wide_dtype] * SCAN_RATE * (law.forward if law else 1.0)
     compute = scan_flops_per_token(core, g.strategies.tp) * g.tokens / rate
     moved = 2.0 * problem.activation_bytes * core_width(core) / g.strategies.tp * g.tokens
@@ -210,7 +210,7 @@ def _activation_width(mlp: Mlp) -> float:
 
 
 def saved_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
-    """Bytes one layer keeps for backward per micro-batch, nothing recomputed (Korthikanti et al. eq. 1-2 per operator)."""
+    """Bytes one layer keeps for backward per micro-batch, nothing recomputed (Korthikanti et al. eq. 1-2)."""
     a, q = problem.activation_bytes, problem.saved_input_bytes
     tp, h = g.strategies.tp, problem.model.hidden_size
     blocks = [b for b in (kind.mixer, kind.mlp or kind.moe) if b is not None]

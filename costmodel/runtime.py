@@ -53,7 +53,7 @@ class Runtime(BaseModel):
     loss_bytes_per_logit: NonNegative
     """Memory traffic of the loss per logit, forward and backward together."""
     logit_memory_bytes: NonNegative
-    """Memory per logit held at the loss: 2-byte logits, their FP32 copy, and its gradient, as the framework keeps them."""
+    """Memory per logit held at the loss: 16-bit logits, an FP32 copy, its gradient, as the framework keeps them."""
     gemm_scale: NonNegative = 1.0
     """Rate of this framework's linear layers over the device's sustained GEMM law."""
 

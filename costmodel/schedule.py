@@ -42,8 +42,8 @@ def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array) -> Array:
     """Micro-batches whose activations a rank holds at its peak, in units of the rank's whole share: ``[rank, n]``.
 
     1f1b: p - i. interleaved: 2(p - i - 1) + (v - 1)p + 1 chunks (Korthikanti et al., arXiv 2205.05198, section 4.2.3,
-    gives the first rank's 1 + (p-1)/(pv) factor). zb-h1: p on every rank (delayed weight gradients). zb-v: p (two chunks
-    of half a share). dualpipe: p + 1 of one direction's stage, half a rank's two, as each rank holds a stage and its mirror image.
+    gives the first rank's 1 + (p-1)/(pv) factor). zb-h1: p on every rank (delayed weight gradients). zb-v: p (two
+    chunks of half a share). dualpipe: p + 1 stages, of the two that a rank holds (a stage and its mirror image).
     """
     m = np.asarray(microbatches, dtype=float)[None, :]
     rank = np.arange(pp, dtype=float)[:, None]

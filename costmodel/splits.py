@@ -15,8 +15,8 @@ from .problem import Array, Problem
 def even_split(num_layers: int, chunks: int) -> tuple[int, ...]:
     """Layers per virtual stage, as even as possible.
 
-    Left-over layers go to the second stage onwards, so that the first (embedding) and then the last (head and loss) stay
-    lightest: 126 layers over 16 stages give 7, 8 x 14, 7, the split published for Llama 3 405B (arXiv 2407.21783, 3.3.2).
+    Left-over layers go to the second stage onwards, so that the first (embedding) and then the last (head and loss)
+    stay lightest: 126 layers over 16 stages give 7, 8 x 14, 7, as published for Llama 3 405B (arXiv 2407.21783, 3.3.2).
     """
     base, rest = divmod(num_layers, chunks)
     return tuple(base + (1 <= c <= rest) for c in range(chunks))

@@ -22,8 +22,8 @@ from .strategy import Strategies, Strategy
 class StageProblem:
     """Per layer kind ``[kind]``, per pipeline rank ``[rank]`` and per virtual stage ``[chunk]``.
 
-    Times are seconds per micro-batch; bytes are per rank. ``time_s`` has no full recomputation in it, ``recompute_s`` is
-    what recomputing one layer adds. A rank's memory is fixed + states + in_flight · kept + transient.
+    Times are seconds per micro-batch; bytes are per rank. ``time_s`` has no full recomputation in it, ``recompute_s``
+    is what recomputing one layer adds. A rank's memory is fixed + states + in_flight · kept + transient.
     """
 
     num_chunks: int

@@ -1,7 +1,7 @@
 """One step of a pipeline: from the layer table to seconds and bytes on each rank, for strategies that share pp.
 
-Everything is an array ``[rank, n]`` or ``[n]``; ``n`` strategies share pipeline degree, virtual stages, schedule and layer
-split, so a rank's load is one matrix product with the layer table.
+Everything is an array ``[rank, n]`` or ``[n]``; ``n`` strategies share pipeline degree, virtual stages, schedule and
+layer split, so a rank's load is one matrix product with the layer table.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ class Gradient:
 def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     """Collectives of data parallelism on the rank with the given parameters ``[n]``, by ZeRO stage.
 
-    ZeRO 0 all-reduces gradients; 1 and 2 reduce-scatter them and gather parameters once; 3 gathers parameters in forward
-    and backward of every micro-batch and reduce-scatters gradients each time (Rajbhandari et al., arXiv 1910.02054,
+    ZeRO 0 all-reduces gradients; 1 and 2 reduce-scatter them and gather parameters once; 3 gathers parameters in
+    forward and backward of every micro-batch and scatters gradients each time (Rajbhandari et al., arXiv 1910.02054,
     section 7). HSDP scatters inside the shard group and all-reduces shards across replicas (Zhao et al., arXiv
     2304.11277, section 3.2.2).
     """
@@ -196,15 +196,17 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
         if not np.any(count > 0):
             continue
         grads, params = count * runtime.grad_comm_bytes, count * runtime.param_comm_bytes
-        sharded = ((s.zero > 0) & (shards > 1)).astype(float)
-        replicas = np.where(s.zero > 0, whole / shards, whole)
-        out.append(Gradient(name, "all_reduce", grads / np.where(s.zero > 0, shards, 1.0), replicas, stride * np.where(s.zero > 0, shards, 1), (replicas > 1) * 1.0, "backward"))  # fmt: skip
-        out.append(Gradient(name, "reduce_scatter", grads, shards, stride, sharded * each, "backward"))
-        gathers = sharded * np.where(s.zero == 3, m, 1.0)
-        out.append(Gradient(name, "all_gather", params, shards, stride, gathers, "forward"))
-        out.append(
-            Gradient(name, "all_gather", params, shards, stride, sharded * np.where(s.zero == 3, m, 0.0), "backward")
-        )
+        sharded = (s.zero > 0) & (shards > 1)
+        inner = np.where(sharded, shards, 1.0)
+        replicas, once = whole / inner, 1.0 * (whole / inner > 1.0)
+        # Every micro-batch under ZeRO 3, never again otherwise.
+        forward, backward = np.where(s.zero == 3, m, 1.0), np.where(s.zero == 3, m, 0.0)
+        out += [
+            Gradient(name, "all_reduce", grads / inner, replicas, stride * inner, once, "backward"),
+            Gradient(name, "reduce_scatter", grads, shards, stride, sharded * each, "backward"),
+            Gradient(name, "all_gather", params, shards, stride, sharded * forward, "forward"),
+            Gradient(name, "all_gather", params, shards, stride, sharded * backward, "backward"),
+        ]
     return out
 
 
@@ -257,7 +259,7 @@ def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) 
 def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
     """Bytes of weights, gradients, optimizer states and gather buffers for given parameters ``[rank, n]``.
 
-    ZeRO divides optimizer states (1), gradients (2) and parameters (3) over the shard group: table 1 of arXiv 1910.02054.
+    ZeRO divides optimizer states (1), gradients (2) and parameters (3) over the shard group: arXiv 1910.02054, table 1.
     """
     s, runtime = group.strategies, group.problem.runtime
     a, b = zero_shards(s)
