@@ -7,6 +7,7 @@ makes the arithmetic of the cost model right as well.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -49,12 +50,18 @@ class Extra:
     norm: bool = False
 
 
+def _count(operators: Sequence[Linear] | Sequence[Extra]) -> int:
+    return sum(op.parameters for op in operators)
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionCore:
     """Softmax attention between queries and keys (no weights).
 
     ``window``: keys a query may see (sliding or chunked), None for all. ``selected_keys``: a sparse-attention indexer
     keeps this many keys per query, None for dense. ``compression``: keys and values are pooled by this factor first.
+    ``local_keys``: uncompressed keys of a sliding window that a query sees besides the compressed or selected ones.
+    ``chunked``: ``window`` is a chunk that starts anew, so a query sees half of it on average, rather than sliding.
     """
 
     num_heads: int
@@ -67,6 +74,8 @@ class AttentionCore:
     compression: int = 1
     indexer_heads: int = 0
     indexer_head_dim: int = 0
+    local_keys: int = 0
+    chunked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ class Mixer:
     @property
     def parameters(self) -> int:
         """All parameters of the mixer, its own norms (qk-norm …) included."""
-        return sum(op.parameters for op in (*self.linears, *self.extras))
+        return _count(self.linears) + _count(self.extras)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +133,7 @@ class Mlp:
     @property
     def parameters(self) -> int:
         """All parameters of the network."""
-        return sum(op.parameters for op in (*self.linears, *self.extras))
+        return _count(self.linears) + _count(self.extras)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +165,8 @@ class Moe:
     @property
     def dense_parameters(self) -> int:
         """Everything but the routed experts: held by every expert parallel rank."""
-        fixed = (self.router, *self.latent_linears, *self.extras)
-        return sum(op.parameters for op in fixed) + self.shared_parameters
+        fixed = self.router.parameters + _count(self.latent_linears) + _count(self.extras)
+        return fixed + self.shared_parameters
 
     @property
     def expert_parameters(self) -> int:
@@ -268,7 +277,7 @@ class ModelSpec:
     @property
     def mtp_parameters(self) -> int:
         """Parameters that the multi-token-prediction layers add (embedding and head are shared)."""
-        extra = sum(op.parameters for op in (*self.mtp_extras, *self.mtp_linears))
+        extra = _count(self.mtp_extras) + _count(self.mtp_linears)
         return sum(self.kinds[k].parameters + extra for k in self.mtp)
 
     @property

@@ -52,6 +52,8 @@ class DenseFamily:
     head_dim_default: int | None = None
     vocab_default: int | None = None
     heads_default: int | None = None
+    width_default: int | None = None
+    """Class defaults of keys that files of this family do leave out; None where a missing key is an error."""
     attention_bias_key: str | None = None
     """The switch for biases of q, k, v; None when the class has none."""
     attention_bias: bool = False
@@ -68,14 +70,12 @@ class DenseFamily:
 def read_dense(cfg: Config, name: str, family: DenseFamily) -> ModelSpec:
     """Read a dense gated decoder with the class's own defaults."""
     hidden, layers = cfg.integer("hidden_size"), cfg.layers()
-    if family.heads_default is not None and not cfg.has("num_attention_heads"):
-        cfg.data = {**cfg.data, "num_attention_heads": cfg.integer("num_attention_heads", default=family.heads_default)}
-    heads = read_heads(cfg, hidden, family.kv_default, family.head_dim_default)
+    heads = read_heads(cfg, hidden, family.kv_default, family.head_dim_default, family.heads_default)
     bias = family.attention_bias
     if family.attention_bias_key:
         bias = cfg.flag(family.attention_bias_key, bias)
     mlp_bias = cfg.flag(family.mlp_bias_key, False) if family.mlp_bias_key else False
-    mlp = Mlp(hidden, cfg.integer("intermediate_size"), gated=True, bias=mlp_bias)
+    mlp = Mlp(hidden, cfg.integer("intermediate_size", default=family.width_default), gated=True, bias=mlp_bias)
     cfg.ignore("hidden_act", "hidden_activation", *family.ignored)
 
     def make(window: int | None) -> LayerKind:
@@ -161,7 +161,16 @@ GLM = DenseFamily(
     "GlmForCausalLM", kv_default=2, head_dim_default=128, attention_bias_key="attention_bias", attention_bias=True
 )
 GLM4 = replace(GLM, architecture="Glm4ForCausalLM", norms=_sandwich_norms)
-SMOLLM3 = replace(LLAMA, architecture="SmolLM3ForCausalLM", tied=True, kv_default=4, windows=_smollm3_windows)
+SMOLLM3 = replace(
+    LLAMA,
+    architecture="SmolLM3ForCausalLM",
+    tied=True,
+    kv_default=4,
+    heads_default=16,
+    width_default=11008,
+    vocab_default=128256,
+    windows=_smollm3_windows,
+)
 GRANITE = replace(LLAMA, architecture="GraniteForCausalLM")
 
 
@@ -175,8 +184,11 @@ def dense_reader(family: DenseFamily) -> Callable[[Config, str], ModelSpec]:
 
 
 def read_phi3(cfg: Config, name: str) -> ModelSpec:
-    """Phi-3, Phi-3.5-mini, Phi-4: biases are refused, for the class has none."""
-    cfg.reject("attention_bias", "false: the class builds no biases")
+    """Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini: biases are refused, for the class has none."""
+    for key in ("attention_bias", "mlp_bias", "lm_head_bias"):
+        cfg.reject(key, "false: the class builds no biases")
+    # Switches of the original code that choose how positions are scaled and which layers are sparse (1 = none).
+    cfg.ignore("interpolate_factor", "full_attn_mod")
     return read_dense(cfg, name, PHI3)
 
 

@@ -49,14 +49,16 @@ _HARMLESS: Final = frozenset(_HARMLESS_TEXT.split())
 """``source`` and ``notes`` are where shardwise's own preset files say where they come from."""
 
 _HARMLESS_PATTERN: Final = re.compile(
-    r"(_token_ids?|_token_index|_token|_dropout|_pdrop|_eps|_epsilon|_std|_dtype|_fusion|_in_fp32|_loss_coef|_init_range)$"
-    r"|^(rope_|vision_|vit_|image_|audio_|video_|projector_|multimodal_|mm_|im_|img_|text_start|text_end|time_step_)"
+    r"^(bos|eos|pad|sep|cls|mask|unk|bo[iav]|eo[iav]|image|img|video|audio|vision\w*|media\w*)_token(_ids?|_index)?$"
+    r"|(_token_ids?|_token_index|_dropout|_pdrop|_eps|_epsilon|_std|_dtype|_fusion|_in_fp32|_loss_coef)$"
+    r"|^(rope|vision|vit|image|audio|video|projector|multimodal|mm|im|img|text_start|text_end)_"
 )
 
 _SUSPICIOUS: Final = re.compile(
-    r"size|dim|layer|head|expert|rank|bias|tie|norm|gate|moe|mlp|attention|attn|ffn|hidden|width|depth|block|group"
-    r"|latent|lora|embed|vocab|mtp|nextn|share|router|conv|state|mamba|ssm|linear|sparse|index|pattern|channel|kernel"
-    r"|factor|mult|ratio|position|sink|compress|inner|interval|freq|step|window|hash|cross|num_|n_|_num|_n$|mla|cla|kv|proj"
+    r"size|dim|layer|head|expert|rank|bias|(^|_)tied?(_|$)|norm|gat(e|ing)|moe|mlp|attention|attn|ffn|hidden|width|depth"
+    r"|block|group|latent|lora|embed|vocab|mtp|nextn|share|router|conv|state|mamba|ssm|linear|sparse|index|pattern"
+    r"|channel|kernel|factor|mult|ratio|position|sink|compress|inner|interval|freq|step|window|hash|cross|num_|^n_|_num"
+    r"|_n$|(^|_)(mla|cla|kv|nas)(_|$)|proj"
 )
 
 

@@ -27,6 +27,18 @@ from .parts import (
 
 MAX_EXPERTS: Final = 10**6
 
+MINIMAX_SCALES: Final = (
+    *(
+        f"layernorm_{part}_{name}"
+        for part in ("full_attention", "linear_attention", "mlp")
+        for name in ("alpha", "beta")
+    ),
+    *(f"{part}_{name}_factor" for part in ("full_attn", "linear_attn", "mlp") for name in ("alpha", "beta")),
+    "postnorm",
+    "shared_moe_mode",
+)
+"""Constants of the MiniMax residual connections: numbers, not weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class Routing:
@@ -163,6 +175,9 @@ def read_qwen3_moe(cfg: Config, name: str, *, vision: bool = False) -> ModelSpec
     routing = read_routing(cfg, ("num_experts", "num_local_experts"), ("num_experts_per_tok",), defaults)
     bias = cfg.flag("attention_bias", False)
     cfg.reject("shared_expert_intermediate_size", "0: the class has no shared expert")
+    cfg.reject("qkv_bias", "false: the class follows attention_bias")
+    if not cfg.flag("use_qk_norm", True):
+        cfg.fail("use_qk_norm", "true: the class always has the norms")
     cfg.ignore("hidden_act")
     moe = gated_moe(hidden, cfg.integer("moe_intermediate_size", default=1408 if vision else 768), routing)
     if vision:
@@ -251,16 +266,17 @@ def with_mtp(cfg: Config, frame: Frame, kind: LayerKind, key: str = "num_nextn_p
 def read_dots1(cfg: Config, name: str) -> ModelSpec:
     """dots.llm1: head norms in the attention, DeepSeek-V3's experts."""
     hidden, layers = cfg.integer("hidden_size"), cfg.layers()
-    heads = read_heads(cfg, hidden, kv_default=32)
+    heads = read_heads(cfg, hidden, kv_default=32, heads_default=32)
     routing = read_routing(cfg, ("n_routed_experts", "num_local_experts"), ("num_experts_per_tok",))
     bias = cfg.flag("attention_bias", False)
     width = cfg.integer("moe_intermediate_size", default=1408)
     shared = cfg.integer("n_shared_experts", minimum=0)
-    cfg.ignore("hidden_act", "use_sliding_window")
+    if not cfg.flag("qk_layernorm", True):
+        cfg.fail("qk_layernorm", "true: the class always has the norms")
+    cfg.ignore("hidden_act", "use_sliding_window", "intermediate_size")
     moe = gated_moe(hidden, width, routing, shared_width=shared * width, groups=read_groups(cfg, routing.experts))
     routed = dense_first(cfg, layers, 0)
-    cfg.ignore("intermediate_size")
-    dense = None if all(routed) else Mlp(hidden, cfg.integer("intermediate_size"), gated=True)
+    dense = None if all(routed) else Mlp(hidden, cfg.integer("intermediate_size", default=10944), gated=True)
     given = windows.layer_types(cfg, layers)
     spans = windows.windows_by_type(cfg, given, windows.window_of(cfg, 4096 if windows.SLIDING in given else None))
     kinds = [
@@ -268,10 +284,11 @@ def read_dots1(cfg: Config, name: str) -> ModelSpec:
             softmax_attention(heads, qkv_bias=bias, out_bias=bias, window=w, extras=head_norms(heads)),
             moe if r else dense,
             two_rms_norms(hidden),
+            mark=span_mark(w),
         )
         for w, r in zip(spans, routed, strict=True)
     ]
-    frame = with_mtp(cfg, standard_frame(cfg, hidden, tied_default=False), kinds[-1])
+    frame = with_mtp(cfg, standard_frame(cfg, hidden, tied_default=False, vocab_default=152064), kinds[-1])
     return assemble(cfg, name, "Dots1ForCausalLM", kinds, frame)
 
 
@@ -287,7 +304,7 @@ def read_minimax_m2(cfg: Config, name: str) -> ModelSpec:
     if 0 in (cfg.integers("attn_type_list", layers) or ()):
         cfg.fail("attn_type_list", "only 1 (softmax attention) in every layer")
     # The routing bias is a buffer, adjusted without gradients.
-    cfg.ignore("hidden_act", "use_routing_bias", "use_mtp")
+    cfg.ignore("hidden_act", "use_routing_bias", "use_mtp", "mlp_intermediate_size", *MINIMAX_SCALES)
     moe = gated_moe(hidden, cfg.integer("intermediate_size"), routing)
     mixer = softmax_attention(heads, extras=projection_norms(heads))
     kind = layer(mixer, moe, two_rms_norms(hidden))

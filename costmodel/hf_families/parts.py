@@ -59,13 +59,19 @@ class Heads:
         return "mqa" if self.num_kv_heads == 1 else "gqa"
 
 
-def read_heads(cfg: Config, hidden: int, kv_default: int | None = None, head_dim_default: int | None = None) -> Heads:
+def read_heads(
+    cfg: Config,
+    hidden: int,
+    kv_default: int | None = None,
+    head_dim_default: int | None = None,
+    heads_default: int | None = None,
+) -> Heads:
     """Head counts from the common keys.
 
     A missing ``num_key_value_heads`` or ``head_dim`` takes the class default where there is one; a null, or no class
     default, means all heads and ``hidden / heads``.
     """
-    heads = cfg.integer("num_attention_heads")
+    heads = cfg.integer("num_attention_heads", default=heads_default)
     kv = cfg.optional_integer("num_key_value_heads")
     if kv is None:
         kv = heads
@@ -90,6 +96,7 @@ def softmax_attention(
     extras: Sequence[Extra] = (),
     gate_width: int = 0,
     separate_gate: int = 0,
+    chunked: bool = False,
 ) -> Mixer:
     """Multi-head, grouped-query or multi-query attention with a fused q, k, v projection.
 
@@ -100,7 +107,9 @@ def softmax_attention(
     if separate_gate:
         linears.append(Linear("gate", heads.hidden, separate_gate, COLUMN))
     linears.append(Linear("attention_out", heads.num_heads * heads.value_dim, heads.hidden, ROW, out_bias))
-    core = AttentionCore(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.value_dim, window=window)
+    core = AttentionCore(
+        heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.value_dim, window=window, chunked=chunked
+    )
     return Mixer(heads.kind, tuple(linears), core, tuple(extras))
 
 
@@ -181,7 +190,7 @@ class Frame:
 
 def standard_frame(cfg: Config, hidden: int, *, tied_default: bool, vocab_default: int | None = None) -> Frame:
     """Embedding, final RMSNorm and head."""
-    vocab = cfg.integer("vocab_size") if vocab_default is None else cfg.integer("vocab_size", default=vocab_default)
+    vocab = cfg.integer("vocab_size", default=vocab_default)
     return Frame(hidden, vocab, cfg.tied(tied_default), (rms_norm("final_norm", hidden),))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..model import ModelSpec
-from . import deepseek, dense, gpt, moe
+from . import deepseek, deepseek_v4, dense, gpt, hybrid, moe, moe_varied, moe_vendor, nemotron
 from .config import Config
 
 Reader = Callable[[Config, str], ModelSpec]
@@ -70,6 +70,26 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "kimi_k2": Family(deepseek.read_deepseek_v3, ("deepseekv3", "kimik2")),
     "deepseek_v32": Family(deepseek.read_deepseek_v32, ("deepseekv32", "deepseekv3")),
     "glm_moe_dsa": Family(deepseek.read_glm_moe_dsa, ("glmmoedsa",)),
+    "deepseek_v4": Family(deepseek_v4.read_deepseek_v4, ("deepseekv4",)),
+    "llama4_text": Family(moe_varied.read_llama4, ("llama4",)),
+    "mimo_v2_flash": Family(moe_varied.read_mimo_v2, ("mimov2",)),
+    "step3p5": Family(moe_varied.read_step3, ("step3",)),
+    "gemma4_text": Family(moe_varied.read_gemma4, ("gemma4",)),
+    "minimax_m3_vl_text": Family(moe_varied.read_minimax_m3, ("minimaxm3",)),
+    "ernie4_5_moe": Family(moe_vendor.read_ernie, ("ernie45moe",)),
+    "hunyuan": Family(moe_vendor.read_hunyuan, ("hunyuan",)),
+    "hunyuan_v1_moe": Family(moe_vendor.read_hunyuan, ("hunyuan",)),
+    "bailing_moe": Family(moe_vendor.read_bailing, ("bailingmoe",)),
+    "bailing_moe_v2": Family(moe_vendor.read_bailing, ("bailingmoe",)),
+    "qwen3_next": Family(hybrid.read_qwen3_next, ("qwen3next",)),
+    "qwen3_5_text": Family(hybrid.read_qwen3_5, ("qwen35",)),
+    "qwen3_5_moe_text": Family(hybrid.read_qwen3_5_moe, ("qwen35moe",)),
+    "kimi_linear": Family(hybrid.read_kimi_linear, ("kimilinear",)),
+    "minimax": Family(hybrid.read_minimax, ("minimaxforcausallm", "minimaxm1", "minimaxtext01")),
+    "minimax_m1": Family(hybrid.read_minimax, ("minimaxm1", "minimaxforcausallm")),
+    "minimax_text_01": Family(hybrid.read_minimax, ("minimaxtext01",)),
+    "nemotron_h": Family(nemotron.read_nemotron_h, ("nemotronh",)),
+    "nemotron-nas": Family(nemotron.read_deci, ("decilm",)),
 }
 
 WRAPPERS: Final[Mapping[str, str | None]] = {
