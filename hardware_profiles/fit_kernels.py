@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from .accelerator import Accelerator, AttentionLaw, GemmLaw
+from .errors import ShardwiseError
 from .load_accelerator import load_accelerator
 from .measured_kernels import AttentionRow, GemmRow, read_attention_rows, read_gemm_rows
 
@@ -37,6 +38,19 @@ GEMM_PROTOCOL: dict[str, tuple[str, ...]] = {
 """Sources that a device's GEMM law is fitted to; ``aiconfigurator`` where not listed. Protocols differ (cold or warm
 cache, duration), so one law is fitted to one protocol. B200 by SimuMax (150 rows, long runs) is not mixed in: it
 reaches 0.50 where the short kernels reach 0.71, the same 0.7 that training sustains."""
+
+FILL: dict[str, float] = {
+    "A100-PCIe-80GB": 108 * 128.0,
+    "A100-SXM4-80GB": 108 * 128.0,
+    "H100-SXM5-80GB": 132 * 128.0,
+    "H200-SXM": 132 * 128.0,
+    "H20-96GB": 78 * 128.0,
+    "L40S": 142 * 128.0,
+    "B200-SXM": 148 * 256.0,
+    "B300-SXM": 148 * 256.0,
+    "GB200": 148 * 256.0,
+}
+"""Queries of all heads that half fill a device where the rows do not show it: compute units × query rows of a tile."""
 
 PROFILE_OF = {"H20": "H20-96GB"}
 """Profile of a device that the rows name otherwise."""
@@ -127,10 +141,9 @@ def predict_attention(accelerator: Accelerator, law: AttentionLaw, rows: Sequenc
     return out
 
 
-def fit_attention(
-    accelerator: Accelerator, rows: Sequence[AttentionRow], fill: float
-) -> tuple[AttentionLaw, FitQuality]:
-    """Fit fractions and ramps. What the rows do not vary keeps a start: ``RAMP_START``, no head ramp, ``fill``."""
+def fit_attention(accelerator: Accelerator, rows: Sequence[AttentionRow]) -> tuple[AttentionLaw, FitQuality]:
+    """Fit fractions and ramps. What the rows do not vary keeps a start: ``RAMP_START``, no head ramp, ``FILL``."""
+    fill = FILL.get(accelerator.name, 0.0)
     measured = np.array([row.time_s for row in rows])
     seen = [row.seq_k * (0.5 if row.causal else 1.0) for row in rows]
     varies_dim = len({row.qk_dim + row.v_dim for row in rows}) > 1
@@ -187,8 +200,7 @@ def fit_all_attention(rows: Sequence[AttentionRow]) -> dict[tuple[str, str], tup
         if len(chosen) < 5 or device.startswith("Hopper"):
             continue
         accelerator = load_accelerator(PROFILE_OF.get(device, device))
-        fill = max(law.fill for law in accelerator.attention.values())
-        found[accelerator.name, kernel] = fit_attention(accelerator, chosen, fill)
+        found[accelerator.name, kernel] = fit_attention(accelerator, chosen)
     return found
 
 
@@ -215,10 +227,17 @@ def _print_table(gemm: Sequence[GemmRow], attention: Sequence[AttentionRow]) -> 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line: fit and print."""
-    parser = argparse.ArgumentParser(prog="python -m shardwise.hardware_profiles.fit_kernels", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m shardwise.hardware_profiles.fit_kernels",
+        description="Fit the kernel laws of the accelerator profiles to measured rows; print laws and errors.",
+    )
     parser.add_argument("rows", nargs="?", type=Path, help="JSON lines of posted timings; default: the shipped rows")
     path = parser.parse_args(argv).rows
-    _print_table(read_gemm_rows(path), read_attention_rows(path))
+    try:
+        _print_table(read_gemm_rows(path), read_attention_rows(path))
+    except ShardwiseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 

@@ -11,7 +11,7 @@ import gzip
 import io
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,7 +63,7 @@ def read_gemm_rows(path: Path | None = None) -> list[GemmRow]:
     """GEMM rows of a ``.jsonl`` of raw postings or a ``.csv.gz`` of this module; the shipped ones without a path."""
     path = path or MEASURED / "gemm.csv.gz"
     if path.suffix == ".jsonl":
-        return [row for raw in _jsonl(path) if raw.get("kind") == "gemm" and (row := _raw_gemm(raw))]
+        return [row for raw in _jsonl(path, "gemm") if (row := _posted(_raw_gemm, raw, path))]
     return [_from_strings(GemmRow, row) for row in _csv(path)]
 
 
@@ -71,7 +71,7 @@ def read_attention_rows(path: Path | None = None) -> list[AttentionRow]:
     """Attention rows, like ``read_gemm_rows``."""
     path = path or MEASURED / "attention.csv.gz"
     if path.suffix == ".jsonl":
-        return [row for raw in _jsonl(path) if "attention" in str(raw.get("kind")) and (row := _raw_attention(raw))]
+        return [row for raw in _jsonl(path, "attention") if (row := _posted(_raw_attention, raw, path))]
     return [_from_strings(AttentionRow, row) for row in _csv(path)]
 
 
@@ -85,7 +85,8 @@ def write_rows(rows: Iterable[GemmRow] | Iterable[AttentionRow], path: Path) -> 
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def _jsonl(path: Path) -> list[dict[str, Any]]:
+def _jsonl(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The objects of a JSON lines file whose ``kind`` starts with ``kind``."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -100,8 +101,18 @@ def _jsonl(path: Path) -> list[dict[str, Any]]:
             raise InputError(f"{path}: line {number} is not JSON: {error}") from None
         if not isinstance(row, dict):
             raise InputError(f"{path}: line {number} is not a JSON object")
-        rows.append(row)
+        if str(row.get("kind")).startswith(kind):
+            rows.append(row)
     return rows
+
+
+def _posted(read: Callable[[dict[str, Any]], Row | None], raw: dict[str, Any], path: Path) -> Row | None:
+    try:
+        return read(raw)
+    except KeyError as error:
+        raise InputError(f"{path}: row {str(raw)[:120]}: key {error} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: row {str(raw)[:120]}: {error}") from None
 
 
 def _csv(path: Path) -> list[dict[str, str]]:
