@@ -88,7 +88,9 @@ class TierFile(_Strict):
     bytes_per_s: Rate = Field(description="per accelerator and direction into this tier, bytes per second")
     oversubscription: Factor = Field(description="how many times less than that leaves at full load; 1 = non-blocking")
     latency_s: Seconds | None = Field(None, description="one step between two domains below, seconds")
-    efficiency: dict[Kind, Share] = Field(default_factory=dict, description="share of the rate by kind, where it differs")
+    efficiency: dict[Kind, Share] = Field(
+        default_factory=dict, description="share of the rate by kind, where it differs"
+    )
     nvls: bool = Field(False, description="the switches reduce (innermost tier only)")
 
 

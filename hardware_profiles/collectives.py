@@ -2,11 +2,13 @@
 
 One law for every algorithm. With ``X`` the seconds that the busiest tier needs for its wire bytes at full rate::
 
-    time = launch + sum_k steps_k · latency_k + X + 2 · sqrt(F · X),   X = max_k bytes_k / rate_k,   F = sum_k steps_k · fill_k
+    time = launch + sum_k steps_k · latency_k + X + min(2 · sqrt(F · X), FILL_CAP · F)
+    X = max_k bytes_k / rate_k,   F = sum_k sqrt(steps_k) · fill_k
 
-The root is what a pipeline of chunks costs: passing ``X`` seconds of data through ``p`` hops in ``c`` chunks, each with
-an overhead ``o``, takes ``(c + p)(X/c + o)``; the best ``c`` gives ``X + p·o + 2·sqrt(p·o·X)``. So a tier's bandwidth
-ramps with the message, and more slowly in a longer ring. Tiers work at the same time (max, not sum).
+The root is what a pipeline of chunks costs: passing ``X`` seconds of data through ``p`` hops in ``c`` chunks, each with an
+overhead ``o``, takes ``(c + p)(X/c + o)``; the best ``c`` gives ``X + p·o + 2·sqrt(p·o·X)``. So bandwidth ramps with the
+message. Chunks stop growing at the size of the buffers, hence the cap. Measured fills grow with about the root of the
+steps on 2 to 8 ranks (chunks follow each other round a ring). Tiers work at the same time: max, not sum.
 
 Words: ``n`` ranks in a group, ``d_k`` tier-k domains that the group spans (``d_-1 = n``), ``g_k = n / d_k`` members inside
 one of them, ``S`` the tensor's bytes. A tier-k link of one accelerator carries ``1/g_{k-1}`` of what leaves a lower
@@ -31,6 +33,10 @@ all-to-all on 2, 4 and 8 GPUs)."""
 
 TREE_RATE_SHARE = 0.92
 """A tree reaches this share of a ring's rate (the factor of NCCL's own tuning table)."""
+
+FILL_CAP = 25.0
+"""Chunks are as large as they get when the overhead is this many fills (a grid search over all measured ramps is flat
+between 15 and 40)."""
 
 NVLS_FAN_OUT_LOSS = 0.055
 """In-switch reduction slows by this share per doubling of the ranks beyond 8 (fitted: NVLink5 at 8, 64 and 72 ranks)."""
@@ -58,6 +64,14 @@ class NvlsLaw:
     rate: float
     launch_s: float
     fill_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What the steps of an algorithm cost whatever the bytes: latency and fill, seconds."""
+
+    latency: Array
+    fill: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +104,10 @@ def group_on(domains: tuple[int, ...], size: IntArray, stride: IntArray) -> Grou
     return Group(size.astype(np.float64), tuple(spans))
 
 
-def pipeline_s(launch: Array | float, latency: Array, seconds: Array, fill: Array | float) -> Array:
-    """The law of this module: launch + latency + X + 2·sqrt(F·X), elementwise, in seconds."""
-    return np.asarray(launch + latency + seconds + 2.0 * np.sqrt(fill * seconds))
+def pipeline_s(launch: Array | float, path: Path, seconds: Array) -> Array:
+    """The law of this module: launch + latency + X + min(2·sqrt(F·X), cap·F), elementwise, in seconds."""
+    ramp = np.minimum(2.0 * np.sqrt(path.fill * seconds), FILL_CAP * path.fill)
+    return np.asarray(launch + path.latency + seconds + ramp)
 
 
 def launch_s(group: Group, laws: tuple[TierLaw, ...]) -> Array | float:
@@ -101,6 +116,16 @@ def launch_s(group: Group, laws: tuple[TierLaw, ...]) -> Array | float:
     for tier in range(1, len(laws)):
         launch = np.where(group.below(tier) > 1, laws[tier].launch_s, launch)
     return launch
+
+
+def _path(steps_by_tier: list[Array], laws: tuple[TierLaw, ...]) -> Path:
+    """Latency ``sum steps·latency_s`` and fill ``sum sqrt(steps)·fill_s`` of a path over the tiers."""
+    latency: Array | float = 0.0
+    fill: Array | float = 0.0
+    for steps, law in zip(steps_by_tier, laws, strict=True):
+        latency = latency + steps * law.latency_s
+        fill = fill + np.sqrt(steps) * law.fill_s
+    return Path(np.asarray(latency), np.asarray(fill))
 
 
 def ring_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, passes: float) -> Array:
@@ -112,31 +137,29 @@ def ring_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, passes: float
     share = nbytes / group.n
     through = passes * (group.n - 1.0) * share
     seconds = (through + laws[0].copy * share) / laws[0].rate
-    steps = passes * (group.n - group.spans[0])
-    latency, fill = steps * laws[0].latency_s, steps * laws[0].fill_s
     for tier in range(1, len(laws)):
-        below, law = group.below(tier), laws[tier]
+        below = group.below(tier)
         crossing = np.where(below > 1, through * below / group.n, 0.0)
-        seconds = np.maximum(seconds, crossing / law.rate)
-        steps = passes * (below - group.spans[tier])
-        latency, fill = latency + steps * law.latency_s, fill + steps * law.fill_s
-    return pipeline_s(launch_s(group, laws), latency, seconds, fill)
+        seconds = np.maximum(seconds, crossing / laws[tier].rate)
+    steps = [passes * (group.below(tier) - group.spans[tier]) for tier in range(len(laws))]
+    return pipeline_s(launch_s(group, laws), _path(steps, laws), seconds)
 
 
-def _tree_path(group: Group, laws: tuple[TierLaw, ...], node: int) -> tuple[Array, Array]:
-    """Latency and fill of a tree there and back: a chain inside each node, log2 of the parties above it."""
+def _tree_path(group: Group, laws: tuple[TierLaw, ...], node: int, ways: float) -> Path:
+    """A tree there and back (``ways`` 2) or down only (1): a chain inside each node, log2 of the parties above it."""
 
     def in_domain(members: Array) -> Array:
-        return 2.0 * (np.minimum(members, node) - 1.0 + np.log2(np.maximum(members / node, 1.0)))
+        return ways * (np.minimum(members, node) - 1.0 + np.log2(np.maximum(members / node, 1.0)))
 
-    steps = in_domain(group.n / group.spans[0])
-    latency, fill = steps * laws[0].latency_s, steps * laws[0].fill_s
-    for tier in range(1, len(laws)):
-        steps = 2.0 * np.log2(group.below(tier) / group.spans[tier])
-        latency, fill = latency + steps * laws[tier].latency_s, fill + steps * laws[tier].fill_s
+    path = _path([in_domain(group.n / group.spans[0]), *_steps_above(group, laws, ways)], laws)
     # The same ranks in one innermost domain can only be quicker.
-    floor = np.minimum(2.0 * (group.n - 1.0), in_domain(group.n))
-    return np.maximum(latency, floor * laws[0].latency_s), np.maximum(fill, floor * laws[0].fill_s)
+    floor = _path([np.minimum(ways * (group.n - 1.0), in_domain(group.n))], laws[:1])
+    return Path(np.maximum(path.latency, floor.latency), np.maximum(path.fill, floor.fill))
+
+
+def _steps_above(group: Group, laws: tuple[TierLaw, ...], ways: float) -> list[Array]:
+    """Steps of a tree at each tier above the innermost: log2 of the parties that the tier joins."""
+    return [ways * np.log2(group.below(tier) / group.spans[tier]) for tier in range(1, len(laws))]
 
 
 def _tree_uplinks_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array | float:
@@ -160,28 +183,16 @@ def all_reduce_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, node: i
     every result down once), which is why its busbw exceeds the link's.
     """
     best = ring_s(group, laws, nbytes, 2.0)
-    latency, fill = _tree_path(group, laws, node)
-    uplinks = _tree_uplinks_s(group, laws, nbytes)
-    launch = launch_s(group, laws)
+    launch, uplinks = launch_s(group, laws), _tree_uplinks_s(group, laws, nbytes)
     chain = 2.0 * nbytes / (laws[0].rate * TREE_RATE_SHARE)
-    best = np.minimum(best, pipeline_s(launch, latency, np.maximum(chain, uplinks), fill))
+    best = np.minimum(best, pipeline_s(launch, _tree_path(group, laws, node, 2.0), np.maximum(chain, uplinks)))
     if nvls is None:
         return best
-    members = group.n / group.spans[0]
     loss = 1.0 + NVLS_FAN_OUT_LOSS * np.log2(np.maximum(group.n / 8.0, 1.0))
-    switch = nbytes * (1.0 + 1.0 / members) * loss / nvls.rate
-    up_latency, up_fill = _tree_above(group, laws)
-    launch = np.maximum(launch, nvls.launch_s)
-    return np.minimum(best, pipeline_s(launch, up_latency, np.maximum(switch, uplinks), nvls.fill_s + up_fill))
-
-
-def _tree_above(group: Group, laws: tuple[TierLaw, ...]) -> tuple[Array, Array]:
-    """Latency and fill of the tree above the innermost domains, there and back."""
-    latency, fill = np.zeros_like(group.n), np.zeros_like(group.n)
-    for tier in range(1, len(laws)):
-        steps = 2.0 * np.log2(group.below(tier) / group.spans[tier])
-        latency, fill = latency + steps * laws[tier].latency_s, fill + steps * laws[tier].fill_s
-    return latency, fill
+    switch = nbytes * (1.0 + group.spans[0] / group.n) * loss / nvls.rate
+    above = _path([np.zeros_like(group.n), *_steps_above(group, laws, 2.0)], laws)
+    path = Path(above.latency, above.fill + nvls.fill_s)
+    return np.minimum(best, pipeline_s(np.maximum(launch, nvls.launch_s), path, np.maximum(switch, uplinks)))
 
 
 def all_to_all_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
@@ -193,15 +204,12 @@ def all_to_all_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Arra
     share = nbytes / group.n
     seconds = (group.n - 1.0 + laws[0].copy) * share / laws[0].rate
     members = group.n / group.spans[0]
-    steps = PEER_STEP_SHARE * (members - 1.0)
-    latency, fill = steps * laws[0].latency_s, steps * laws[0].fill_s
+    steps = [PEER_STEP_SHARE * (members - 1.0)]
     for tier in range(1, len(laws)):
-        law, inner = laws[tier], members
-        seconds = np.maximum(seconds, (group.n - inner) * share / law.rate)
-        members = group.n / group.spans[tier]
-        steps = PEER_STEP_SHARE * (members - inner)
-        latency, fill = latency + steps * law.latency_s, fill + steps * law.fill_s
-    return pipeline_s(launch_s(group, laws), latency, seconds, fill)
+        inner, members = members, group.n / group.spans[tier]
+        seconds = np.maximum(seconds, (group.n - inner) * share / laws[tier].rate)
+        steps.append(PEER_STEP_SHARE * (members - inner))
+    return pipeline_s(launch_s(group, laws), _path(steps, laws), seconds)
 
 
 def p2p_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
@@ -214,18 +222,17 @@ def p2p_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
         latency = np.where(crosses, law.latency_s, latency)
         fill = np.where(crosses, law.fill_s, fill)
         seconds = np.where(crosses, np.maximum(seconds, nbytes / law.rate), seconds)
-    return pipeline_s(launch_s(group, laws), np.asarray(latency), seconds, fill)
+    return pipeline_s(launch_s(group, laws), Path(np.asarray(latency), np.asarray(fill)), seconds)
 
 
 def broadcast_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
     """S from one rank down a pipelined tree: every link carries S, shared by the members below it."""
-    latency, fill = _tree_path(group, laws, 1)
     seconds = nbytes / laws[0].rate
     for tier in range(1, len(laws)):
         below = group.below(tier)
         crossing = np.where(below > 1, nbytes * below / group.n, 0.0)
         seconds = np.maximum(seconds, crossing / laws[tier].rate)
-    return pipeline_s(launch_s(group, laws), latency / 2.0, seconds, fill / 2.0)
+    return pipeline_s(launch_s(group, laws), _tree_path(group, laws, 1, 1.0), seconds)
 
 
 def wire_bytes(kind: str, group: Group, nbytes: Array) -> Array:

@@ -87,7 +87,9 @@ def _merged(path: Path, depth: int) -> dict[str, Any]:
     if "extends" not in raw:
         return raw
     if depth >= _MOST_EXTENDS:
-        raise InputError(f"{path}: extends = {raw['extends']!r}: expected at most {_MOST_EXTENDS} files, none extending itself")
+        raise InputError(
+            f"{path}: extends = {raw['extends']!r}: expected at most {_MOST_EXTENDS} files, none extending itself"
+        )
     _validated(path, raw, ExtendingFile)
     try:
         base = _merged(_locate(raw["extends"], path.parent), depth + 1)

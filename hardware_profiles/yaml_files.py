@@ -28,7 +28,9 @@ class _Loader(_BaseLoader):  # type: ignore[misc]
         for key_node, _ in node.value:
             key = (key_node.tag, str(key_node.value))
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key_node.value!r} twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key_node.value!r} twice", key_node.start_mark
+                )
             seen.add(key)
         built: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return built
