@@ -1,0 +1,26 @@
+"""Megatron-LM (Megatron-Core 0.19): what it can express, its rules, and its launch files."""
+
+from __future__ import annotations
+
+from .base import Launcher
+from .capability import FULL_CAPABILITIES, Values
+from .megatron_files import write_files
+from .megatron_model import check_model
+from .megatron_rules import megatron_rules
+
+_CAPABILITIES: dict[str, Values] = {
+    **FULL_CAPABILITIES,
+    # Zero-bubble and DualPipe live outside Megatron-Core; GPipe is not offered by its training loop.
+    "schedule": ("1f1b", "interleaved"),
+}
+
+LAUNCHER = Launcher(
+    name="megatron",
+    title="Megatron-LM (Megatron-Core 0.19)",
+    default_runtime="megatron-core",
+    capabilities=_CAPABILITIES,
+    own_rules=megatron_rules(),
+    rank_order="tp-cp-ep-dp-pp",
+    writer=write_files,
+    model_check=check_model,
+)

@@ -1,0 +1,60 @@
+"""Which ranks form each group, for a rank order such as Megatron's ``tp-cp-ep-dp-pp``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwise.costmodel.strategy import Strategy
+from shardwise.hardware_profiles.errors import InputError
+
+MEGATRON_ORDER = "tp-cp-ep-dp-pp"
+_AXES = frozenset({"tp", "cp", "ep", "dp", "pp"})
+
+
+def rank_groups(strategy: Strategy, order: str = MEGATRON_ORDER) -> dict[str, list[list[int]]]:
+    """Groups of global ranks by name: tp, cp, dp, dp_cp, pp of the dense mesh and ep, etp, edp of the expert mesh.
+
+    ``order`` names the axes from the fastest varying. The dense mesh has ep = 1; the expert mesh has cp = 1, etp in
+    the place of tp and edp in the place of dp.
+
+    Raises:
+        InputError: the order does not name each of tp, cp, ep, dp and pp once, the expert mesh does not divide the
+            ranks, or the two meshes would have different pipeline groups.
+    """
+    axes = order.split("-")
+    if sorted(axes) != sorted(_AXES):
+        raise InputError(f"rank order {order!r}: expected tp, cp, ep, dp and pp, each once, joined by '-'")
+    s = strategy
+    if s.tp * s.cp * s.dp % (s.ep * s.etp):
+        raise InputError(f"rank order: ep·etp = {s.ep}·{s.etp} does not divide tp·cp·dp = {s.tp * s.cp * s.dp}")
+    dense = _Mesh(axes, {"tp": s.tp, "cp": s.cp, "ep": 1, "dp": s.dp, "pp": s.pp})
+    expert = _Mesh(axes, {"tp": s.etp, "cp": 1, "ep": s.ep, "dp": s.edp, "pp": s.pp})
+    if dense.groups("pp") != expert.groups("pp"):
+        raise InputError(f"rank order {order!r}: dense and expert layers would have different pipeline groups")
+    return {
+        "tp": dense.groups("tp"),
+        "cp": dense.groups("cp"),
+        "dp": dense.groups("dp"),
+        "dp_cp": dense.groups("dp", "cp"),
+        "pp": dense.groups("pp"),
+        "ep": expert.groups("ep"),
+        "etp": expert.groups("tp"),
+        "edp": expert.groups("dp"),
+    }
+
+
+class _Mesh:
+    """Ranks as an array with the slowest axis first."""
+
+    def __init__(self, axes: list[str], sizes: dict[str, int]) -> None:
+        self._axes = list(reversed(axes))
+        shape = [sizes[a] for a in self._axes]
+        self._ranks = np.arange(int(np.prod(shape))).reshape(shape)
+
+    def groups(self, *names: str) -> list[list[int]]:
+        """Ranks that differ only along the named axes, ordered by first rank."""
+        inner = [i for i, a in enumerate(self._axes) if a in names]
+        outer = [i for i in range(len(self._axes)) if i not in inner]
+        size = int(np.prod([self._ranks.shape[i] for i in inner]))
+        rows: list[list[int]] = self._ranks.transpose(outer + inner).reshape(-1, size).tolist()
+        return sorted(rows)

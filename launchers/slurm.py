@@ -1,0 +1,69 @@
+"""A Slurm batch script that starts one torchrun per host."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from shardwise.costmodel.problem import Problem
+from shardwise.hardware_profiles.errors import InputError
+
+from .settings import LaunchSettings
+from .shell import comment, file_of
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """How many hosts there are and how many accelerators each has."""
+
+    nodes: int
+    per_node: int
+
+
+def hosts_of(problem: Problem, settings: LaunchSettings) -> Hosts:
+    """Hosts of the job. Raises InputError when the cluster is no whole number of hosts."""
+    gpus = problem.cluster.num_gpus
+    per_node = min(settings.gpus_per_node or problem.cluster.node_size, gpus)
+    if gpus % per_node:
+        raise InputError(f"{problem.cluster.name}: {gpus} GPUs are no whole number of hosts with {per_node}")
+    nodes = gpus // per_node
+    if settings.hosts and len(settings.hosts) != nodes:
+        raise InputError(f"launch settings: {len(settings.hosts)} hosts: expected {nodes} with {per_node} GPUs each")
+    return Hosts(nodes, per_node)
+
+
+def sbatch_script(problem: Problem, settings: LaunchSettings, script: str = "launch.sh") -> str:
+    """``sbatch.sh``: allocates the hosts and runs ``script`` once on each with its rank and the master's address."""
+    hosts = hosts_of(problem, settings)
+    directives = [
+        f"#SBATCH --job-name={settings.job_name}",
+        f"#SBATCH --nodes={hosts.nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={hosts.per_node}",
+        "#SBATCH --exclusive",
+        f"#SBATCH --time={settings.time_limit}",
+        "#SBATCH --output=%x-%j.log",
+    ]
+    return file_of(["#!/usr/bin/env bash\n" + "\n".join(directives), "set -euo pipefail", *_start(settings, script)])
+
+
+def _start(settings: LaunchSettings, script: str) -> list[str]:
+    here = 'HERE="${SLURM_SUBMIT_DIR:-$(cd "$(dirname "$0")" && pwd)}"'
+    # Ranks follow the host file, not the allocation's own order, so the rank of a host is that of its task.
+    order = ['export SLURM_HOSTFILE="$HERE/hostfile"', 'MASTER_ADDR="$(head -n 1 "$SLURM_HOSTFILE")"']
+    plain = ['MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"']
+    port = 'export MASTER_PORT="${MASTER_PORT:-29500}"'
+    lines = [here, *(order if settings.hosts else plain), "export MASTER_ADDR", port]
+    distribution = "arbitrary" if settings.hosts else "block"
+    run = f"exec bash {shlex.quote(script)}"
+    note = comment("A static rendezvous keeps the order of the hosts; c10d would sort them.")
+    command = (
+        f"srun --distribution={distribution} --kill-on-bad-exit=1 bash -c \\\n"
+        f'  \'cd "$1" && NODE_RANK=$SLURM_PROCID {run} "${{@:2}}"\' _ "$HERE" "$@"'
+    )
+    return ["\n".join(lines), f"{note}\n{command}"]
+
+
+def hostfile(settings: LaunchSettings) -> str:
+    """One host per line in rank order."""
+    return "\n".join(settings.hosts) + "\n"
