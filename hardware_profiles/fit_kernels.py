@@ -206,8 +206,8 @@ def fit_all_attention(rows: Sequence[AttentionRow]) -> dict[tuple[str, str], tup
 
 
 def _line(name: str, kind: str, numbers: Sequence[float], quality: FitQuality) -> str:
-    """One line of the table: fractions below 1 with three digits, everything else with one."""
-    law = "".join(f"{x:9.3f}" if x < 1.0 else f"{x:9.1f}" for x in numbers)
+    """One line of the table: fractions below 1 with three digits, the rest with one, ``-`` for what no row shows."""
+    law = "".join(f"{'-':>9s}" if x != x else f"{x:9.3f}" if x < 1.0 else f"{x:9.1f}" for x in numbers)
     errors = (quality.median, quality.p90, quality.median_all, quality.p90_all)
     return f"{name:18s}{kind:>10s}{law}{quality.rows:6d}" + "".join(f"{100.0 * x:9.1f}" for x in errors)
 
@@ -222,8 +222,10 @@ def _print_table(gemm: Sequence[GemmRow], attention: Sequence[AttentionRow]) -> 
     for (name, dtype), (law, quality) in fit_all_gemm(gemm).items():
         print(_line(name, dtype, (law.efficiency, law.m0, law.n0, law.k0, law.overhead_s * 1e6), quality))
     print(_head("\nattention, s >= 2k", "kernel", ("forward", "backward", "ramp", "dim", "fill")))
+    timed_backward = {(PROFILE_OF.get(row.device, row.device), row.kernel) for row in attention if row.backward}
     for (name, kernel), (fit, quality) in fit_all_attention(attention).items():
-        print(_line(name, kernel, (fit.forward, fit.backward, fit.ramp, fit.head_dim_ramp, fit.fill), quality))
+        backward = fit.backward if (name, kernel) in timed_backward else float("nan")
+        print(_line(name, kernel, (fit.forward, backward, fit.ramp, fit.head_dim_ramp, fit.fill), quality))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
