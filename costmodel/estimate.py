@@ -31,13 +31,16 @@ from .strategy import Strategies, Strategy
 class Traffic:
     """One kind of collective in one step, as the busiest pipeline rank issues it.
 
-    ``bytes_each`` is the tensor as ``Cluster.collective_time_s`` counts it; ``time_s`` is before any overlap.
+    ``tensor_bytes`` is the tensor as ``Cluster.collective_time_s`` counts it, ``bytes_each`` what a rank sends for it
+    (a ring's 2(n-1)/n of the tensor for an all-reduce, (n-1)/n for gathers, scatters and all-to-all, all of a p2p),
+    ``bytes_per_step`` all of them, ``share`` their part of everything sent. ``time_s`` is before any overlap.
     """
 
     parallelism: str
     collective: str
     tier: str
     group_size: int
+    tensor_bytes: float
     bytes_each: float
     count_per_step: float
     bytes_per_step: float
@@ -193,17 +196,25 @@ def assumptions(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
 
 
 def traffic_table(group: Group, share: Array, rank: int) -> tuple[Traffic, ...]:
-    """Every collective of one step on a pipeline rank; ``share`` is each collective's part of all bytes."""
+    """Every collective of one step on a pipeline rank, most bytes first."""
     rows = [row for row in (*_layer_traffic(group, share, rank), *_step_traffic(group, rank)) if row[5] > 0]
-    total = sum(row[4] * row[5] for row in rows) or 1.0
+    total = sum(sent_bytes(row[1], row[4], row[2]) * row[5] for row in rows) or 1.0
     cluster = group.problem.cluster
     out = []
     for parallelism, collective, size, stride, nbytes, count in rows:
         seconds = float(cluster.collective_time_s(collective, nbytes, size, stride)) * count
         tier = cluster.tiers[int(cluster.outermost_tier(size, stride))].name
-        moved = nbytes * count
-        out.append(Traffic(parallelism, collective, tier, size, nbytes, count, moved, moved / total, seconds))
+        each = sent_bytes(collective, nbytes, size)
+        moved = each * count
+        out.append(Traffic(parallelism, collective, tier, size, nbytes, each, count, moved, moved / total, seconds))
     return tuple(sorted(out, key=lambda t: -t.bytes_per_step))
+
+
+def sent_bytes(collective: str, nbytes: float, size: int) -> float:
+    """Bytes one rank sends: Thakur et al., IJHPCA 2005, section 4 (ring and pairwise algorithms)."""
+    if collective == "p2p":
+        return nbytes
+    return (2.0 if collective == "all_reduce" else 1.0) * (size - 1) / size * nbytes
 
 
 _RowT = tuple[str, str, int, int, float, float]
@@ -230,9 +241,17 @@ def _step_traffic(group: Group, rank: int) -> Iterator[_RowT]:
     """Data-parallel collectives, stage boundaries and tied embeddings."""
     s, problem = group.strategies, group.problem
     dense, expert = parameters(group)
+    buckets = max(1.0, float(group.layers[rank, 0]))  # one per layer, so that it can overlap with the next layer's pass
     for comm in gradient_comms(group, dense[rank], expert[rank]):
-        size, stride = round(float(comm.size[0])), round(float(np.broadcast_to(comm.stride, (1,))[0]))
-        yield comm.parallelism, comm.collective, size, stride, float(comm.nbytes[0]), float(comm.count[0])
+        size, stride = round(float(comm.size[0])), round(float(comm.stride[0]))
+        yield (
+            comm.parallelism,
+            comm.collective,
+            size,
+            stride,
+            float(comm.nbytes[0]) / buckets,
+            float(comm.count[0]) * buckets,
+        )
     if group.pp == 1:
         return
     tokens = float(s.micro_batch_size[0] * problem.workload.sequence_length / s.cp[0] / (s.tp[0] if s.sp[0] else 1))

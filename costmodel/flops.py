@@ -6,10 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from shardwise.hardware_profiles.accelerator import visible_keys
-
 from .model import AttentionCore, LayerKind, ModelSpec
-from .operators import scan_flops_per_token
+from .operators import scan_flops_per_token, views
 
 MFU_CONVENTION = (
     "matrix-multiplication FLOPs of forward and backward (3 x forward), attention over visible (causal) pairs only, "
@@ -36,14 +34,12 @@ def kind_flops_per_token(kind: LayerKind, sequence: int) -> float:
 
 
 def _attention_flops(core: AttentionCore, sequence: int) -> float:
-    limits = [x for x in (core.window, core.selected_keys) if x]
-    keys = sequence / core.compression
-    window = min(limits) if limits else None
-    seen = float(visible_keys(sequence, keys, core.causal, window)) if core.compression == 1 else keys / 2.0
-    if core.compression > 1 and window is not None:
-        seen = min(seen, float(window))
-    index = 2.0 * core.indexer_heads * core.indexer_head_dim * keys / 2.0
-    return 2.0 * core.num_heads * seen * (core.qk_head_dim + core.v_head_dim) + index
+    pairs = sum(view.pairs for view in views(core, sequence)) / sequence
+    index = 0.0
+    if core.indexer_heads:
+        seen = sequence / core.compression / (2.0 if core.causal else 1.0)
+        index = 2.0 * core.indexer_heads * core.indexer_head_dim * seen
+    return 2.0 * core.num_heads * pairs * (core.qk_head_dim + core.v_head_dim) + index
 
 
 def model_flops_per_token(model: ModelSpec, sequence: int, train_mtp: bool = True) -> float:

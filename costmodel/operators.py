@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.hardware_profiles.accelerator import visible_keys
+
 from .model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, Moe, RecurrentCore, Split
 from .problem import Array, Problem
 from .traffic import Geometry
@@ -80,37 +82,61 @@ def core_times(problem: Problem, core: AttentionCore | RecurrentCore, g: Geometr
     if isinstance(core, RecurrentCore):
         return _scan_times(problem, core, g)
     acc, s = problem.cluster.accelerator, g.strategies
-    sequence = float(problem.workload.sequence_length)
     heads = s.micro_batch_size * (core.num_heads / s.tp) / s.cp
-    window = _window(core)
+    index = s.micro_batch_size * (core.indexer_heads / s.cp)
     kernel, dtype = problem.runtime.attention_kernel, problem.wide_dtype
-    causal = core.causal and problem.runtime.attention_causal_skip
     out = []
     for backward in (False, True):
-        seconds = acc.attention_time_s(
-            kernel, heads, sequence, sequence / core.compression, core.qk_head_dim, core.v_head_dim, causal, backward,
-            dtype, window=window,
-        )  # fmt: skip
-        if core.indexer_heads:
-            index = s.micro_batch_size * (core.indexer_heads / s.cp)
+        seconds = np.zeros(len(s))
+        for view in views(core, problem.workload.sequence_length):
+            causal = view.causal and problem.runtime.attention_causal_skip
+            shape = (view.queries, view.keys, core.qk_head_dim, core.v_head_dim)
             seconds = seconds + acc.attention_time_s(
-                kernel,
-                index,
-                sequence,
-                sequence / core.compression,
-                core.indexer_head_dim,
-                0.0,
-                causal,
-                backward,
-                dtype,
+                kernel, heads * view.repeats, *shape, causal, backward, dtype, window=view.window
             )
+        if core.indexer_heads:
+            whole = _dense_view(core, problem.workload.sequence_length)
+            causal = whole.causal and problem.runtime.attention_causal_skip
+            shape = (whole.queries, whole.keys, core.indexer_head_dim, 0.0)
+            seconds = seconds + acc.attention_time_s(kernel, index, *shape, causal, backward, dtype)
         out.append(seconds)
     return out[0], out[1]
 
 
-def _window(core: AttentionCore) -> float | None:
-    limits = [x for x in (core.window, core.selected_keys) if x]
-    return float(min(limits)) if limits else None
+@dataclass(frozen=True, slots=True)
+class View:
+    """One rectangle of scores: ``repeats`` times ``queries`` x ``keys``, causal or not, through a window."""
+
+    repeats: float
+    queries: float
+    keys: float
+    causal: bool
+    window: float | None
+
+    @property
+    def pairs(self) -> float:
+        """Visible query-key pairs of one head and sequence."""
+        return self.repeats * self.queries * float(visible_keys(self.queries, self.keys, self.causal, self.window))
+
+
+def views(core: AttentionCore, sequence: float) -> tuple[View, ...]:
+    """What a core scores over one sequence: dense, windowed, chunked, compressed or selected, and local keys."""
+    if core.chunked and core.window is not None:
+        chunk = min(float(core.window), float(sequence))
+        return (View(sequence / chunk, chunk, chunk, core.causal, None),)
+    main = _dense_view(core, sequence)
+    limits = [float(x) for x in (core.window, core.selected_keys) if x]
+    out = [View(1.0, main.queries, main.keys, main.causal, min(limits) if limits else None)]
+    if core.local_keys:
+        out.append(View(1.0, float(sequence), float(sequence), core.causal, float(core.local_keys)))
+    return tuple(out)
+
+
+def _dense_view(core: AttentionCore, sequence: float) -> View:
+    """All keys; pooled ones are counted at the causal mean, since a query meets pooled keys at another pace."""
+    if core.compression == 1:
+        return View(1.0, float(sequence), float(sequence), core.causal, None)
+    return View(1.0, float(sequence), sequence / core.compression / (2.0 if core.causal else 1.0), False, None)
 
 
 def scan_flops_per_token(core: RecurrentCore, tp: Array) -> Array:
