@@ -19,8 +19,8 @@ Array = NDArray[np.float64]
 class Ramp:
     """Why a small message of one kind is slower than ``bytes / rate``, on one tier.
 
-    ``launch_s``: seconds of an empty collective before its first step. ``fill_s``: overhead of one chunk at one step (the
-    message-size ramp). ``copy``: wire bytes that the local copy of one rank's part costs as much as.
+    ``launch_s``: seconds of an empty collective before its first step. ``fill_s``: overhead of one chunk at one step
+    (the message-size ramp). ``copy``: wire bytes that the local copy of one rank's part costs as much as.
     """
 
     launch_s: float = 0.0
@@ -95,10 +95,11 @@ class Cluster:
     def collective_time_s(self, kind: str, nbytes: ArrayLike, size: ArrayLike, stride: ArrayLike) -> Array:
         """Seconds of one collective by every group at once.
 
-        ``kind``: all_reduce, all_gather, reduce_scatter, all_to_all, p2p, broadcast. ``nbytes``: the whole tensor (full
-        output of an all-gather, full input of a reduce-scatter, one rank's send buffer of an all-to-all, the message of
-        a p2p). ``size`` ranks per group, ``stride`` apart in rank order (1 = neighbours). Arrays broadcast; size 1 and 0
-        bytes cost 0. A p2p is one message between neighbours of the group, the farthest pair. The laws: ``collectives``.
+        ``kind``: all_reduce, all_gather, reduce_scatter, all_to_all, p2p, broadcast. ``nbytes``: the whole tensor
+        (full output of an all-gather, full input of a reduce-scatter, one rank's send buffer of an all-to-all, the
+        message of a p2p). ``size`` ranks per group, ``stride`` apart in rank order (1 = neighbours). Arrays broadcast;
+        size 1 and 0 bytes cost 0. A p2p is one message between neighbours of the group, the farthest pair. The laws
+        stand in ``collectives``.
         """
         _check_kind(kind)
         group, data = self._group(nbytes, size, stride)

@@ -1,12 +1,12 @@
 """The shape of a system file and of a link technology file, and the JSON Schema of the first.
 
-Every number is a mapping of ``value``, ``origin`` and ``source``. A system file may ``extends`` another one: its own keys
-replace the base's, its tiers override the base's tier of the same name key by key (a new name adds a tier).
+Every number is a mapping of ``value``, ``origin`` and ``source``. A system file may ``extends`` another one: its own
+keys replace the base's, its tiers override the base's tier of the same name key by key (a new name adds a tier).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -111,7 +111,7 @@ class SystemFile(_Strict):
 def _optional(model: type[BaseModel], name: str, doc: str, keep: tuple[str, ...] = (), **extra: Any) -> type[BaseModel]:
     """The same fields as ``model``, all of them optional but ``keep``."""
     fields: dict[str, Any] = {
-        key: (info.annotation if key in keep else info.annotation | None, ... if key in keep else None)
+        key: (info.annotation, ...) if key in keep else (Optional[info.annotation], None)  # noqa: UP045
         for key, info in model.model_fields.items()
     }
     made: type[BaseModel] = create_model(name, __base__=_Strict, __doc__=doc, **(fields | extra))

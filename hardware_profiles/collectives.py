@@ -5,14 +5,15 @@ One law for every algorithm. With ``X`` the seconds that the busiest tier needs 
     time = launch + sum_k steps_k · latency_k + X + min(2 · sqrt(F · X), FILL_CAP · F)
     X = max_k bytes_k / rate_k,   F = sum_k sqrt(steps_k) · fill_k
 
-The root is what a pipeline of chunks costs: passing ``X`` seconds of data through ``p`` hops in ``c`` chunks, each with an
-overhead ``o``, takes ``(c + p)(X/c + o)``; the best ``c`` gives ``X + p·o + 2·sqrt(p·o·X)``. So bandwidth ramps with the
-message. Chunks stop growing at the size of the buffers, hence the cap. Measured fills grow with about the root of the
-steps on 2 to 8 ranks (chunks follow each other round a ring). Tiers work at the same time: max, not sum.
+The root is what a pipeline of chunks costs: passing ``X`` seconds of data through ``p`` hops in ``c`` chunks, each
+with an overhead ``o``, takes ``(c + p)(X/c + o)``; the best ``c`` gives ``X + p·o + 2·sqrt(p·o·X)``. So bandwidth
+ramps with the message. Chunks stop growing at the size of the buffers, hence the cap. Measured fills grow with about
+the root of the steps on 2 to 8 ranks (chunks follow each other round a ring). Tiers work at the same time: max, not
+sum.
 
-Words: ``n`` ranks in a group, ``d_k`` tier-k domains that the group spans (``d_-1 = n``), ``g_k = n / d_k`` members inside
-one of them, ``S`` the tensor's bytes. A tier-k link of one accelerator carries ``1/g_{k-1}`` of what leaves a lower
-domain, because every member drives its own NIC.
+Words: ``n`` ranks in a group, ``d_k`` tier-k domains that the group spans (``d_-1 = n``), ``g_k = n / d_k`` members
+inside one of them, ``S`` the tensor's bytes. A tier-k link of one accelerator carries ``1/g_{k-1}`` of what leaves a
+lower domain, because every member drives its own NIC.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FILL_CAP = 25.0
 between 15 and 40)."""
 
 NVLS_FAN_OUT_LOSS = 0.055
-"""In-switch reduction slows by this share per doubling of the ranks beyond 8 (fitted: NVLink5 at 8, 64 and 72 ranks)."""
+"""In-switch reduction slows by this share per doubling of the ranks beyond 8 (NVLink5 at 8, 64 and 72 ranks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,9 @@ class Group:
 def group_on(domains: tuple[int, ...], size: IntArray, stride: IntArray) -> Group:
     """How many domains of each tier the slowest group of ``size`` ranks ``stride`` apart spans.
 
-    Groups tile the ranks in blocks of ``size · stride``. A block spans ``ceil(block / D)`` domains of ``D``; one that fits
-    but does not divide ``D`` puts some group across a border, and the step waits for that one. Members spread evenly.
+    Groups tile the ranks in blocks of ``size · stride``. A block spans ``ceil(block / D)`` domains of ``D``; one that
+    fits but does not divide ``D`` puts some group across a border, and the step waits for that one. Members are
+    taken as spread evenly.
     """
     block = size * stride
     spans: list[Array] = []
@@ -165,8 +167,8 @@ def _steps_above(group: Group, laws: tuple[TierLaw, ...], ways: float) -> list[A
 def _tree_uplinks_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array | float:
     """Seconds of the busiest tier above the innermost under a double binary tree.
 
-    A domain sends S up and S down in all; with only two domains each is leaf in one half-tree and root in the other, and
-    sends S. Bytes per accelerator: ``S / g_{k-1} · min(2, d_{k-1} - 1)``.
+    A domain sends S up and S down in all; with only two domains each is leaf in one half-tree and root in the other,
+    and sends S. Bytes per accelerator: ``S / g_{k-1} · min(2, d_{k-1} - 1)``.
     """
     seconds: Array | float = 0.0
     for tier in range(1, len(laws)):
@@ -198,8 +200,8 @@ def all_reduce_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, node: i
 def all_to_all_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
     """Every rank sends S/n to every other; each tier carries what leaves the domains below it, all tiers at once.
 
-    Tier-k bytes per accelerator: ``S · (n - g_{k-1}) / n`` (tier 0 plus ``copy · S/n``). Each peer adds a part of a step
-    of the tier it is reached over.
+    Tier-k bytes per accelerator: ``S · (n - g_{k-1}) / n`` (tier 0 plus ``copy · S/n``). Each peer adds a part of a
+    step of the tier it is reached over.
     """
     share = nbytes / group.n
     seconds = (group.n - 1.0 + laws[0].copy) * share / laws[0].rate
@@ -236,7 +238,7 @@ def broadcast_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array
 
 
 def wire_bytes(kind: str, group: Group, nbytes: Array) -> Array:
-    """Bytes that one accelerator sends over each tier, shape ``[..., tiers]``; zero over tiers the group does not cross.
+    """Bytes that one accelerator sends over each tier, shape ``[..., tiers]``; zero where the group does not go.
 
     Rings for reduce, gather and scatter (the bandwidth-optimal choice, also of a hierarchical scheme's order); an
     all-to-all sends what leaves each domain over the tier above, and inside a domain ``S · (g-1)/g``: what stays, plus

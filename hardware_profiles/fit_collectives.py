@@ -1,7 +1,9 @@
-"""Fitting the constants of link technologies to nccl-tests rows: ``python -m shardwise.hardware_profiles.fit_collectives``.
+"""Fitting the constants of link technologies to nccl-tests rows.
 
-Each technology has one set of constants for all devices, node counts and rank counts: the in-node ones are fitted to rows
-of one node, the network ones to rows of several nodes with the in-node ones held. Errors are those of the shipped
+``python -m shardwise.hardware_profiles.fit_collectives [ROWS.jsonl]`` prints the fit and its errors.
+
+Each technology has one set of constants for all devices, node counts and rank counts: the in-node ones are fitted to
+rows of one node, the network ones to rows of several nodes with the in-node ones held. Errors are those of the shipped
 law itself (``Cluster.collective_time_s``); there is no second formula here.
 """
 
@@ -43,7 +45,7 @@ _DEVICE_SYSTEMS = {
     "GB200": "gb200-nvl72",
     "GB300": "gb300-nvl72",
 }
-"""Which system a row of a bare device was measured on. L40S is left out: its 8-GPU rows are doubted by their collector."""
+"""Which system a row of a bare device was measured on. L40S is left out: its collector doubts its 8-GPU rows."""
 
 _IN_NODE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -198,8 +200,8 @@ def _fit_network(name: str, rows: list[Row], clusters: dict[str, Cluster]) -> li
     """One efficiency, launch, fill and latency for all kinds: few rows, and the NIC does not know the kind.
 
     Launch and latency stay as shipped where every row is of ``SMALLEST_TELLING_BYTES`` or more. Fill is held under
-    ``MOST_NETWORK_FILL_S``: on two nodes a change of protocol in the middle sizes looks like a fill, and on long rings it
-    would grow where nobody measured.
+    ``MOST_NETWORK_FILL_S``: on two nodes a change of protocol in the middle sizes looks like a fill, and on long rings
+    it would grow where nobody measured.
     """
     kinds = sorted({row.kind for row in rows if row.kind != "all_to_all"})
     members = [row for row in rows if row.kind in kinds]
@@ -209,7 +211,7 @@ def _fit_network(name: str, rows: list[Row], clusters: dict[str, Cluster]) -> li
 
     def apply(x: Array) -> dict[str, Cluster]:
         ramp = Ramp(launch if held else x[2], x[1], 0.0)
-        laws = {kind: (x[0], ramp) for kind in kinds}
+        laws = dict.fromkeys(kinds, (float(x[0]), ramp))
         return {key: _with_laws(value, name, laws, latency if held else x[3]) for key, value in clusters.items()}
 
     free = slice(0, 2 if held else 4)
@@ -257,7 +259,9 @@ def _solve(
         return np.asarray(weight * np.log(predict(rows, apply(z * scale)) / measured))
 
     bounds = (np.array(low) / scale, np.array(high) / scale)
-    solution = least_squares(residual, np.ones(len(start)), bounds=bounds, loss="soft_l1", f_scale=0.1, diff_step=1e-4)
+    solution = least_squares(
+        residual, np.ones(len(start)), bounds=bounds, loss="soft_l1", f_scale=0.1, diff_step=[1e-4]
+    )
     x = solution.x * scale
     errors = np.abs(predict(rows, apply(x)) / measured - 1.0)
     return x, errors[nbytes >= LARGE_BYTES], errors[nbytes < LARGE_BYTES]
@@ -304,7 +308,8 @@ def main(arguments: list[str]) -> int:
                 f" {f.small_median_error:7.1%}"
             )
     print(
-        "\nshipped constants, messages of 1 MiB and more\nsystem             kind            nodes  rows  median  largest"
+        "\nshipped constants, messages of 1 MiB and more\n"
+        "system             kind            nodes  rows  median  largest"
     )
     for (system, kind, nodes), (count, median, largest) in shipped_errors(rows, clusters).items():
         print(f"{system:18s} {kind:15s} {nodes:5d} {count:5d} {median:7.1%} {largest:8.1%}")

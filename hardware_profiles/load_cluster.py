@@ -28,10 +28,10 @@ _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "br
 
 
 def load_cluster(name_or_path: str | Path, num_gpus: int | None = None) -> Cluster:
-    """The system of that name, alias (case, spaces, ``-`` and ``_`` do not matter) or YAML file, for a job of ``num_gpus``.
+    """The system of that name, alias or YAML file, for a job of ``num_gpus``.
 
-    Without ``num_gpus``: as many as the file says, or the whole system. Raises InputError in one line naming file, key,
-    value and expectation; UnknownNameError with the nearest name.
+    Names ignore case, spaces, ``-`` and ``_``. Without ``num_gpus``: as many as the file says, or the whole system.
+    Raises InputError in one line naming file, key, value and expectation; UnknownNameError with the nearest name.
     """
     path = _locate(name_or_path)
     cluster = _load_shipped(path) if path.parent == _SHIPPED else _build(path, _read(path))
@@ -138,9 +138,9 @@ def list_technologies() -> tuple[str, ...]:
 
 
 def _build(path: Path, file: SystemFile) -> Cluster:
+    _check_nesting(path, file)
     figures = dict(_figures(file))
     tiers = tuple(_tier(path, at, tier, figures) for at, tier in enumerate(file.tiers))
-    _check_nesting(path, file)
     try:
         accelerator = load_accelerator(file.accelerator)
     except InputError as error:
@@ -182,7 +182,8 @@ def _tier(path: Path, at: int, file: TierFile, figures: dict[str, Figure]) -> Ti
     missing = [kind for kind in (*_KINDS, *(["nvls"] if file.nvls else [])) if kind not in efficiency]
     if missing:
         raise InputError(
-            f"{path}: {key}.efficiency.{missing[0]}: missing; technology {file.technology} has none, expected a share of the rate"
+            f"{path}: {key}.efficiency.{missing[0]}: missing and technology {file.technology!r} has none;"
+            " expected a share of the rate"
         )
     return Tier(
         name=file.name,
@@ -202,13 +203,13 @@ def _check_nesting(path: Path, file: SystemFile) -> None:
     for at, (inner, outer) in enumerate(zip(file.tiers, file.tiers[1:], strict=False), start=1):
         if outer.size.value <= inner.size.value:
             raise InputError(
-                f"{path}: tiers.{at}.size.value = {outer.size.value}: expected more than {inner.size.value}, the size of"
-                f" tier {inner.name!r} inside it (tiers are listed innermost first)"
+                f"{path}: tiers.{at}.size.value = {outer.size.value}: expected more than {inner.size.value}, the size"
+                f" of tier {inner.name!r} inside it (tiers are listed innermost first)"
             )
         if outer.size.value % inner.size.value:
             raise InputError(
-                f"{path}: tiers.{at}.size.value = {outer.size.value}: expected a multiple of {inner.size.value}, the size"
-                f" of tier {inner.name!r} inside it"
+                f"{path}: tiers.{at}.size.value = {outer.size.value}: expected a multiple of {inner.size.value}, the"
+                f" size of tier {inner.name!r} inside it"
             )
         if outer.nvls:
             raise InputError(f"{path}: tiers.{at}.nvls = True: expected only in the innermost tier")
@@ -229,8 +230,9 @@ def _figures(part: BaseModel, prefix: str = "") -> Iterator[tuple[str, Figure]]:
 
 
 def _figures_in(value: Any, key: str) -> Iterator[tuple[str, Figure]]:
-    if isinstance(value, BaseModel) and hasattr(value, "origin") and hasattr(value, "value"):
-        yield key, Figure(float(value.value), value.origin, value.source)
+    number = getattr(value, "value", None)
+    if isinstance(value, BaseModel) and number is not None:
+        yield key, Figure(float(number), str(getattr(value, "origin", "")), str(getattr(value, "source", "")))
     elif isinstance(value, BaseModel):
         yield from _figures(value, f"{key}.")
     elif isinstance(value, dict):
