@@ -52,7 +52,7 @@ def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:
         out["step"][where] = sum(step_s(group, work, rest)[0].values())
         out["bound"][where] = _bound_s(group, work, rest.scaled(_mean(group, dense), _mean(group, expert)))
         parts = memory_parts(group, share)
-        total = sum(parts.values())
+        total = np.asarray(sum(parts.values()))
         out["peak"][where] = total.max(axis=0)
         out["least"][where] = _least_memory(group, parts, total)
     fits = out["peak"] <= capacity_bytes(problem)

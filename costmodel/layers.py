@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .model import LayerKind, Linear, Split
+from .model import Extra, LayerKind, Linear, Split
 from .operators import (
     Pass,
     activation_output_bytes,
@@ -60,17 +60,17 @@ class LayerTable:
     @property
     def embedding(self) -> int:
         """Row of the embedding."""
-        return self.forward.shape[1] - 3
+        return int(self.forward.shape[1]) - 3
 
     @property
     def head(self) -> int:
         """Row of the final norm, output head and loss."""
-        return self.forward.shape[1] - 2
+        return int(self.forward.shape[1]) - 2
 
     @property
     def mtp(self) -> int:
         """Row of one multi-token-prediction layer, its head and loss included."""
-        return self.forward.shape[1] - 1
+        return int(self.forward.shape[1]) - 1
 
 
 def distinct(strategies: Strategies) -> tuple[Strategies, Ints]:
@@ -121,7 +121,7 @@ def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
     _add_host(problem, kind, g, f, b, w)
     saved = saved_bytes(problem, kind, g)
     selective, kept = _selective(problem, kind, g, forward, saved)
-    dense, expert = rank_parameters(kind, *(getattr(g.strategies, n).astype(float) for n in ("tp", "ep", "etp")))
+    dense, expert = rank_parameters(kind, *(getattr(g.strategies, n).astype(np.float64) for n in ("tp", "ep", "etp")))
     widest = max((op.out_features for op in _column_linears(kind)), default=0)
     workspace = 2.0 * problem.activation_bytes * widest / g.strategies.tp * g.tokens
     return _Row(f, b, w, selective, saved, kept, boundary_bytes(problem, g), workspace, dense, expert, comms)
@@ -167,15 +167,16 @@ def _add_comms(problem: Problem, comms: Iterable[Comm], g: Geometry, f: Array, b
     budget = {FORWARD: f[:3].copy(), BACKWARD: b[:3] + w[:3]}
     for comm in comms:
         seconds = comm_times(problem, comm)
-        share, room = np.zeros(len(s)), np.zeros(len(s))
+        share: float | Array = 0.0
+        room: float | Array = 0.0
         if comm.hide == "gemm":
-            share, room = runtime.tp_hidden * s.tp_overlap, budget[comm.phase][0]
+            share, room = np.where(s.tp_overlap, runtime.tp_hidden, 0.0), budget[comm.phase][0]
         elif comm.hide == "dgrad":
-            share, room = np.ones(len(s)), b[0]
+            share, room = 1.0, b[0]
         elif comm.hide == "attention":
-            share, room = np.full(len(s), runtime.cp_hidden), budget[comm.phase][1]
+            share, room = runtime.cp_hidden, budget[comm.phase][1]
         elif comm.hide == "layer":
-            share, room = runtime.ep_hidden * s.ep_overlap, budget[comm.phase].sum(axis=0)
+            share, room = np.where(s.ep_overlap, runtime.ep_hidden, 0.0), budget[comm.phase].sum(axis=0)
         hidden = np.minimum(share * seconds, room)
         target = f if comm.phase is FORWARD else b
         target[PARTS.index(_COMM_PART[comm.parallelism])] += seconds - hidden + runtime.overlap_slowdown * hidden
@@ -210,7 +211,7 @@ def _embedding_row(problem: Problem, g: Geometry) -> _Row:
     f[2], b[2] = moved / rate, 2.0 * moved / rate
     nbytes = g.tokens * model.hidden_size * problem.activation_bytes
     one = np.ones_like(s.tp)
-    plain, sharded = (~s.sp & (s.tp > 1)).astype(float), (s.sp & (s.tp > 1)).astype(float)
+    plain, sharded = (~s.sp & (s.tp > 1)).astype(np.float64), (s.sp & (s.tp > 1)).astype(np.float64)
     comms = (
         Comm("tp", "all_reduce", FORWARD, nbytes, s.tp, one, plain, ""),
         Comm("tp", "reduce_scatter", FORWARD, nbytes, s.tp, one, sharded, ""),
@@ -218,7 +219,7 @@ def _embedding_row(problem: Problem, g: Geometry) -> _Row:
     )
     _add_comms(problem, comms, g, f, b, w)
     width = model.embedding_dim or model.hidden_size
-    extras = sum((e.parameters / shard(e.split, s.tp.astype(float)) for e in model.embedding_extras), zero)
+    extras = sum((e.parameters / shard(e.split, s.tp.astype(np.float64)) for e in model.embedding_extras), zero)
     dense = problem.padded_vocabulary(s.tp) * width / s.tp + extras
     return _Row(f, b, w, zero, zero, zero, zero, zero, dense, zero, comms)
 
@@ -228,8 +229,8 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
     model, runtime, s = problem.model, problem.runtime, g.strategies
     f, zero = _blank(g)
     b, w = f.copy(), f.copy()
-    tp = s.tp.astype(float)
-    vocabulary = problem.padded_vocabulary(s.tp).astype(float)
+    tp = s.tp.astype(np.float64)
+    vocabulary = problem.padded_vocabulary(s.tp).astype(np.float64)
     part = PARTS.index("head_loss")
     width = model.embedding_dim or model.hidden_size
     acc, dtype = problem.cluster.accelerator, problem.wide_dtype
@@ -243,13 +244,13 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
     b[part] += stream / 2.0
     nbytes = g.tokens * model.hidden_size * problem.activation_bytes
     one = np.ones_like(s.tp)
-    plain, sharded = (~s.sp & (s.tp > 1)).astype(float), (s.sp & (s.tp > 1)).astype(float)
+    plain, sharded = (~s.sp & (s.tp > 1)).astype(np.float64), (s.sp & (s.tp > 1)).astype(np.float64)
     comms = (
         Comm("tp", "all_gather", FORWARD, nbytes, s.tp, one, sharded, "gemm"),
         Comm("tp", "all_reduce", BACKWARD, nbytes, s.tp, one, plain, "gemm"),
         Comm("tp", "reduce_scatter", BACKWARD, nbytes, s.tp, one, sharded, "gemm"),
         # The loss needs the largest logit, the sum of exponentials and the target's logit: FP32 per token.
-        Comm("tp", "all_reduce", FORWARD, 4.0 * g.tokens, s.tp, one, 3.0 * (s.tp > 1), ""),
+        Comm("tp", "all_reduce", FORWARD, 4.0 * g.tokens, s.tp, one, (3.0 * (s.tp > 1)).astype(np.float64), ""),
     )
     _add_comms(problem, comms, g, f, b, w)
     extras = sum((e.parameters / shard(e.split, tp) for e in model.head_extras), zero)
@@ -266,14 +267,15 @@ def _mtp_row(problem: Problem, g: Geometry, kinds: list[_Row], head: _Row) -> _R
     if not model.mtp or not problem.workload.train_mtp:
         return _Row(f, f.copy(), f.copy(), zero, zero, zero, zero, zero, zero, zero, ())
     base = kinds[model.mtp[0]]
-    tp = g.strategies.tp.astype(float)
+    tp = g.strategies.tp.astype(np.float64)
     gemm = [zero, zero, zero]
     for op in model.mtp_linears:
         gemm = [total + t for total, t in zip(gemm, linear_times(problem, op, g.tokens, tp), strict=True)]
     passes = [base.forward + head.forward, base.backward + head.backward, base.weight + head.weight]
     for target, seconds in zip(passes, gemm, strict=True):
         target[0] = target[0] + seconds
-    own = sum((op.parameters / shard(op.split, tp) for op in (*model.mtp_linears, *model.mtp_extras)), zero)
+    added: tuple[Linear | Extra, ...] = (*model.mtp_linears, *model.mtp_extras)
+    own = sum((op.parameters / shard(op.split, tp) for op in added), zero)
     extra = 2.0 * problem.activation_bytes * model.hidden_size * g.sharded_tokens
     return _Row(
         passes[0], passes[1], passes[2], base.selective, base.saved + extra, base.saved_selective + extra,

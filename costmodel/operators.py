@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.hardware_profiles.accelerator import visible_keys
 
 from .model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, Moe, RecurrentCore, Split
-from .problem import Array, Problem
+from .problem import Array, Ints, Problem
 from .traffic import Geometry
 
 SCAN_CHUNK = 64
@@ -97,8 +97,8 @@ def core_times(problem: Problem, core: AttentionCore | RecurrentCore, g: Geometr
         if core.indexer_heads:
             whole = _dense_view(core, problem.workload.sequence_length)
             causal = whole.causal and problem.runtime.attention_causal_skip
-            shape = (whole.queries, whole.keys, core.indexer_head_dim, 0.0)
-            seconds = seconds + acc.attention_time_s(kernel, index, *shape, causal, backward, dtype)
+            dims = (whole.queries, whole.keys, core.indexer_head_dim, 0.0)
+            seconds = seconds + acc.attention_time_s(kernel, index, *dims, causal, backward, dtype)
         out.append(seconds)
     return out[0], out[1]
 
@@ -139,12 +139,12 @@ def _dense_view(core: AttentionCore, sequence: float) -> View:
     return View(1.0, float(sequence), sequence / core.compression / (2.0 if core.causal else 1.0), False, None)
 
 
-def scan_flops_per_token(core: RecurrentCore, tp: Array) -> Array:
+def scan_flops_per_token(core: RecurrentCore, tp: Array | Ints) -> Array:
     """Forward FLOPs per token of a chunked scan: state update and read, and the products inside a chunk."""
     state = 4.0 * core.key_dim * core.value_dim
     inside = 2.0 * SCAN_CHUNK * (core.key_dim + core.value_dim)
     conv = 2.0 * core.conv_kernel * core.conv_channels
-    return (core.num_heads * (state + inside) + conv) / tp
+    return np.asarray((core.num_heads * (state + inside) + conv) / tp)
 
 
 def _scan_times(problem: Problem, core: RecurrentCore, g: Geometry) -> tuple[Array, Array]:
@@ -330,7 +330,8 @@ def rank_parameters(kind: LayerKind, tp: Array, ep: Array, etp: Array) -> tuple[
     expert = np.zeros_like(tp)
     if kind.moe is not None:
         ops += [kind.moe.router, *kind.moe.latent_linears, *kind.moe.extras, *kind.moe.shared_extras]
-        one = sum(op.parameters / shard(op.split, etp) for op in (*kind.moe.expert.linears, *kind.moe.expert.extras))
+        inside: tuple[Linear | Extra, ...] = (*kind.moe.expert.linears, *kind.moe.expert.extras)
+        one = sum(op.parameters / shard(op.split, etp) for op in inside)
         expert = kind.moe.num_experts / ep * one
     dense = sum((op.parameters / shard(op.split, tp) for op in ops), np.zeros_like(tp))
     return dense, expert

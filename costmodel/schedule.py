@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .problem import Array
+from .problem import Array, Ints
 
 
 def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: Array, repeats: Array) -> Array:
@@ -27,18 +27,18 @@ def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: A
     others = repeats @ total - np.take_along_axis(total, slow, axis=0)[0]
     pp = float(repeats.sum())
     if schedule in ("gpipe", "1f1b"):
-        return others
+        return np.asarray(others)
     if schedule == "interleaved":
-        return others / vpp
+        return np.asarray(others / vpp)
     f, b, w = (np.take_along_axis(x, slow, axis=0)[0] for x in (forward, backward, weight))
     if schedule == "zb-h1":
-        return np.maximum(0.0, others - 2.0 * (repeats @ weight - w))
+        return np.asarray(np.maximum(0.0, others - 2.0 * (repeats @ weight - w)))
     if schedule == "zb-v":
-        return (pp - 1) * (np.abs(f - b) + np.abs(b - w)) / 2.0
-    return max(0.0, pp / 2.0 - 1.0) * np.maximum(0.0, f + 2.0 * b - w)
+        return np.asarray((pp - 1) * (np.abs(f - b) + np.abs(b - w)) / 2.0)
+    return np.asarray(max(0.0, pp / 2.0 - 1.0) * np.maximum(0.0, f + 2.0 * b - w))
 
 
-def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array) -> Array:
+def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array | Ints) -> Array:
     """Micro-batches whose activations a rank holds at its peak, in units of the rank's whole share: ``[rank, n]``.
 
     1f1b: p - i. interleaved: 2(p - i - 1) + (v - 1)p + 1 chunks (Korthikanti et al., arXiv 2205.05198, section 4.2.3,
@@ -48,12 +48,12 @@ def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array) -> Array:
     m = np.asarray(microbatches, dtype=float)[None, :]
     rank = np.arange(pp, dtype=float)[:, None]
     if schedule == "gpipe":
-        return np.broadcast_to(m, (pp, m.shape[1])).copy()
+        return np.asarray(np.broadcast_to(m, (pp, m.shape[1])).copy())
     if schedule == "1f1b":
-        return np.minimum(m, pp - rank)
+        return np.asarray(np.minimum(m, pp - rank))
     if schedule == "interleaved":
         chunks = 2.0 * (pp - rank - 1.0) + (vpp - 1.0) * pp + 1.0
-        return np.minimum(m * vpp, chunks) / vpp
+        return np.asarray(np.minimum(m * vpp, chunks) / vpp)
     if schedule == "dualpipe":
-        return np.minimum(m, pp + 1.0 + 0.0 * rank) / 2.0
-    return np.minimum(m, pp + 0.0 * rank)
+        return np.asarray(np.minimum(m, pp + 1.0 + 0.0 * rank) / 2.0)
+    return np.asarray(np.minimum(m, pp + 0.0 * rank))

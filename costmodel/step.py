@@ -78,7 +78,7 @@ def recompute_share(group: Group, per_rank: Array | None = None) -> Array:
     s = group.strategies
     wanted = np.where(s.recompute_layers < 0, np.inf, s.recompute_layers)[None, :]
     if per_rank is not None:
-        wanted = per_rank[:, None].astype(float)
+        wanted = per_rank[:, None].astype(np.float64)
     share = np.minimum(wanted, group.layers) / np.maximum(group.layers, 1.0)
     return np.where(s.recompute[None, :] == FULL, share, 0.0)
 
@@ -155,9 +155,9 @@ def parameters(group: Group) -> tuple[Array, Array]:
 
 def zero_shards(s: Strategies) -> tuple[Array, Array]:
     """Ranks that share one copy of the sharded states, for dense and for expert parameters."""
-    whole = (s.dp * s.cp).astype(float)
+    whole = (s.dp * s.cp).astype(np.float64)
     dense = np.where(s.zero_group > 0, np.minimum(s.zero_group, whole), whole)
-    edp = np.maximum(1.0, s.edp.astype(float))
+    edp = np.maximum(1.0, s.edp.astype(np.float64))
     expert = np.where(s.zero_group > 0, np.minimum(np.maximum(1.0, edp * dense / whole), edp), edp)
     return np.where(s.zero > 0, dense, 1.0), np.where(s.zero > 0, expert, 1.0)
 
@@ -185,8 +185,8 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     """
     s, runtime = group.strategies, group.problem.runtime
     shard_dense, shard_expert = zero_shards(s)
-    whole_dense, whole_expert = (s.dp * s.cp).astype(float), np.maximum(1.0, s.edp.astype(float))
-    m = s.num_microbatches.astype(float)
+    whole_dense, whole_expert = (s.dp * s.cp).astype(np.float64), np.maximum(1.0, s.edp.astype(np.float64))
+    m = s.num_microbatches.astype(np.float64)
     each = np.where(s.zero == 3, m, np.where((s.zero == 2) & runtime.zero2_reduce_every_microbatch, m, 1.0))
     out: list[Gradient] = []
     for name, count, shards, whole, stride in (
@@ -245,7 +245,7 @@ def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) 
     at = slow[None]
     f = np.take_along_axis(work.forward, at, axis=0)[0]
     b = np.take_along_axis(work.total, at, axis=0)[0] - f
-    passes = np.where(s.zero == 3, s.num_microbatches, 1).astype(float)
+    passes = np.where(s.zero == 3, s.num_microbatches, 1).astype(np.float64)
     every = np.where((s.zero == 2) & runtime.zero2_reduce_every_microbatch, s.num_microbatches, passes)
     buckets = np.maximum(1.0, group.layers.max())
     total = np.zeros(len(s))
@@ -288,7 +288,7 @@ def activation_bytes(group: Group, share: Array) -> dict[str, Array]:
     plain = np.where(s.recompute == SELECTIVE, group.per_rank(selective), group.per_rank(saved))
     kept = (1.0 - share) * plain + share * group.per_rank(t.boundary)
     flight = in_flight(group.schedule, group.pp, group.vpp, s.num_microbatches)[group.ranks]
-    has = (group.counts > 0).astype(float)
+    has = (group.counts > 0).astype(np.float64)
     logits = np.take(has[:, [t.head]] * t.workspace[t.head], group.key, axis=1)
     layers = group.layer_rows
     replay = _largest(has[:, layers], saved[layers], group.key) * (share > 0)
@@ -309,7 +309,7 @@ def _largest(has: Array, rows: Array, key: Ints) -> Array:
 def communicators(s: Strategies) -> Array:
     """NCCL communicators a rank belongs to: one per parallelism in use, two for p2p, and the world's."""
     used = [s.tp > 1, s.cp > 1, s.dp * s.cp > 1, s.ep > 1, (s.ep > 1) & (s.edp > 1), s.pp > 1, s.pp > 1]
-    return 1.0 + sum(u.astype(float) for u in used)
+    return 1.0 + sum(u.astype(np.float64) for u in used)
 
 
 def memory_parts(group: Group, share: Array) -> dict[str, Array]:
@@ -379,7 +379,7 @@ def step_s(group: Group, work: Load, rest: Totals) -> tuple[dict[str, Array], In
     """Seconds of one step by named part (they sum to the step time), and the slowest rank's row, ``[n]``."""
     s, runtime = group.strategies, group.problem.runtime
     busy, bubble, slow = pipeline_s(group, work)
-    m = s.num_microbatches.astype(float)
+    m = s.num_microbatches.astype(np.float64)
     again = m * np.take_along_axis(work.recompute, slow[None], axis=0)[0]
     device, offload = optimizer_s(group, rest.dense, rest.expert)
     parts = {
@@ -398,7 +398,7 @@ def step_s(group: Group, work: Load, rest: Totals) -> tuple[dict[str, Array], In
 
 def compute_parts(group: Group, slow: Ints) -> dict[str, Array]:
     """The ``compute`` part of ``step_s`` split by kind of kernel and traffic, on each strategy's slowest rank."""
-    t, m = group.table, group.strategies.num_microbatches.astype(float)
+    t, m = group.table, group.strategies.num_microbatches.astype(np.float64)
     out: dict[str, Array] = {}
     for i, name in enumerate(PARTS):
         per_rank = group.share * group.per_rank(t.forward[i] + t.backward[i] + t.weight[i])

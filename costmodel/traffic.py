@@ -59,7 +59,7 @@ class Geometry:
         a2a = s.cp_comm == CP_COMMS.index("a2a")
         both = s.cp_comm == CP_COMMS.index("a2a+p2p")
         inner = np.where(a2a, s.cp, np.where(both, s.ulysses, 1))
-        return cls(s, tokens, tokens / shards, inner.astype(float), (s.cp // inner).astype(float))
+        return cls(s, tokens, tokens / shards, inner.astype(np.float64), (s.cp // inner).astype(np.float64))
 
 
 def layer_comms(problem: Problem, kind: LayerKind, g: Geometry) -> Iterator[Comm]:
@@ -84,7 +84,8 @@ def _tensor_comms(problem: Problem, kind: LayerKind, g: Geometry) -> Iterator[Co
         return
     nbytes = g.tokens * problem.model.hidden_size * problem.activation_bytes
     one = np.ones_like(s.tp)
-    plain, sharded = blocks * (~s.sp & (s.tp > 1)), blocks * (s.sp & (s.tp > 1))
+    split = blocks * (s.tp > 1).astype(np.float64)
+    plain, sharded = np.where(s.sp, 0.0, split), np.where(s.sp, split, 0.0)
     for phase in (FORWARD, BACKWARD):
         yield Comm("tp", "all_reduce", phase, nbytes, s.tp, one, plain, "gemm")
         yield Comm("tp", "all_gather", phase, nbytes, s.tp, one, sharded, "gemm")
@@ -106,17 +107,17 @@ def _context_comms(problem: Problem, core: AttentionCore, g: Geometry) -> Iterat
     q_bytes = g.tokens * core.num_heads * core.qk_head_dim * width
     o_bytes = g.tokens * core.num_heads * core.v_head_dim * width
     u, ring = g.inner.astype(np.int64), g.ring.astype(np.int64)
-    ulysses = (on & (u > 1)).astype(float)
+    ulysses = (on & (u > 1)).astype(np.float64)
     replicas = np.maximum(1.0, u * s.tp / np.maximum(core.num_kv_heads, s.tp))
     for phase in (FORWARD, BACKWARD):
         for nbytes in (q_bytes, kv_bytes * replicas / 2, kv_bytes * replicas / 2, o_bytes):
             yield Comm("cp", "all_to_all", phase, nbytes, u, s.tp, ulysses, "")
     block = kv_bytes * replicas
-    hops = np.where(on & ~gather, ring - 1, 0).astype(float)
+    hops = np.where(on & ~gather, ring - 1, 0).astype(np.float64)
     stride = s.tp * u
     yield Comm("cp", "p2p", FORWARD, block, np.minimum(ring, 2), stride, hops, "attention")
     yield Comm("cp", "p2p", BACKWARD, 2.0 * block, np.minimum(ring, 2), stride, hops, "attention")
-    gathered = (on & gather & (ring > 1)).astype(float)
+    gathered = (on & gather & (ring > 1)).astype(np.float64)
     whole = block * ring
     yield Comm("cp", "all_gather", FORWARD, whole, ring, stride, gathered, "")
     yield Comm("cp", "all_gather", BACKWARD, whole, ring, stride, gathered, "")
@@ -128,7 +129,7 @@ def _expert_comms(problem: Problem, moe: Moe, g: Geometry) -> Iterator[Comm]:
     width = float(moe.expert.in_features)
     local = g.sharded_tokens * problem.workload.expert_imbalance
     stride = s.etp
-    on = (s.ep > 1).astype(float)
+    on = (s.ep > 1).astype(np.float64)
     if runtime.moe_dispatcher == "allgather":
         for phase in (FORWARD, BACKWARD):
             nbytes = g.sharded_tokens * s.ep * width
@@ -144,7 +145,7 @@ def _expert_comms(problem: Problem, moe: Moe, g: Geometry) -> Iterator[Comm]:
             yield Comm("ep", "all_to_all", phase, local * copies * width * back, s.ep, stride, on, "layer")
     # Inside an expert's tensor parallel group the routed tokens are gathered, and their partial sums scattered.
     routed = local * moe.top_k * s.etp * width * problem.activation_bytes
-    split, one = (s.etp > 1).astype(float), np.ones_like(s.etp)
+    split, one = (s.etp > 1).astype(np.float64), np.ones_like(s.etp)
     for phase in (FORWARD, BACKWARD):
         yield Comm("etp", "all_gather", phase, routed, s.etp, one, split, "")
         yield Comm("etp", "reduce_scatter", phase, routed, s.etp, one, split, "")
