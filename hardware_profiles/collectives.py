@@ -29,18 +29,20 @@ IntArray = NDArray[np.int64]
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast")
 
 PEER_STEP_SHARE = 0.25
-"""Share of a step that one more peer adds to an all-to-all: sends to different peers are posted together (fitted: 512 B
-all-to-all on 2, 4 and 8 GPUs)."""
+"""Share of a step that one more peer adds to an all-to-all: sends to different peers are posted together. Chosen by
+refits on 2, 4 and 8 GPUs: 0.1 to 0.5 do about equally well on small messages, a whole step per peer does not."""
 
 TREE_RATE_SHARE = 0.92
-"""A tree reaches this share of a ring's rate (the factor of NCCL's own tuning table)."""
+"""A tree reaches this share of a ring's rate: the factor in NCCL's own tuning table, from memory."""
 
 FILL_CAP = 25.0
-"""Chunks are as large as they get when the overhead is this many fills (a grid search over all measured ramps is flat
-between 15 and 40)."""
+"""Chunks are as large as they get when the overhead is this many fills. Assumed: refits with 5, 10, 40, 80 and no cap
+leave the same errors (median 4 to 5 % in a node), so the rows do not tell it; it keeps long rings from being charged
+for a ramp that only short ones were measured on."""
 
 NVLS_FAN_OUT_LOSS = 0.055
-"""In-switch reduction slows by this share per doubling of the ranks beyond 8 (NVLink5 at 8, 64 and 72 ranks)."""
+"""In-switch reduction slows by this share per doubling of the ranks beyond 8: between what NVLink5 shows at 64 ranks
+(GB300, 0.04) and at 72 (GB200, 0.07) against 8."""
 
 
 @dataclass(frozen=True, slots=True)
