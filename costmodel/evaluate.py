@@ -107,4 +107,4 @@ def _least_memory(group: Group, parts: dict[str, Array], total: Array) -> Array:
     """Mean over ranks of what must be somewhere: weights, states, contexts."""
     names = ("weights", "gradients", "optimizer", "communicators", "context")
     fixed = sum(_mean(group, parts[name]) for name in names)
-    return np.minimum(np.asarray(fixed), total.max(axis=0))
+    return np.asarray(np.minimum(np.asarray(fixed), total.max(axis=0)))

@@ -65,7 +65,7 @@ class Group:
     def layers(self) -> Array:
         """Transformer layers on each rank, ``[rank, 1]``; MTP layers count."""
         both = self.counts[:, self.layer_rows].sum(axis=1) + self.counts[:, self.table.mtp]
-        return both[:, None]
+        return np.asarray(both[:, None])
 
     @property
     def share(self) -> float:
@@ -196,16 +196,17 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
         if not np.any(count > 0):
             continue
         grads, params = count * runtime.grad_comm_bytes, count * runtime.param_comm_bytes
-        sharded = (s.zero > 0) & (shards > 1)
-        inner = np.where(sharded, shards, 1.0)
-        replicas, once = whole / inner, 1.0 * (whole / inner > 1.0)
+        sharded = ((s.zero > 0) & (shards > 1)).astype(np.float64)
+        inner = np.where(sharded > 0, shards, 1.0)
+        replicas, once = np.asarray(whole / inner), np.where(whole > inner, 1.0, 0.0)
+        near, far = stride.astype(np.float64), np.asarray(stride * inner)
         # Every micro-batch under ZeRO 3, never again otherwise.
         forward, backward = np.where(s.zero == 3, m, 1.0), np.where(s.zero == 3, m, 0.0)
         out += [
-            Gradient(name, "all_reduce", grads / inner, replicas, stride * inner, once, "backward"),
-            Gradient(name, "reduce_scatter", grads, shards, stride, sharded * each, "backward"),
-            Gradient(name, "all_gather", params, shards, stride, sharded * forward, "forward"),
-            Gradient(name, "all_gather", params, shards, stride, sharded * backward, "backward"),
+            Gradient(name, "all_reduce", grads / inner, replicas, far, once, "backward"),
+            Gradient(name, "reduce_scatter", grads, shards, near, sharded * each, "backward"),
+            Gradient(name, "all_gather", params, shards, near, sharded * forward, "forward"),
+            Gradient(name, "all_gather", params, shards, near, sharded * backward, "backward"),
         ]
     return out
 
@@ -309,7 +310,7 @@ def _largest(has: Array, rows: Array, key: Ints) -> Array:
 def communicators(s: Strategies) -> Array:
     """NCCL communicators a rank belongs to: one per parallelism in use, two for p2p, and the world's."""
     used = [s.tp > 1, s.cp > 1, s.dp * s.cp > 1, s.ep > 1, (s.ep > 1) & (s.edp > 1), s.pp > 1, s.pp > 1]
-    return 1.0 + sum(u.astype(np.float64) for u in used)
+    return np.asarray(1.0 + np.sum(used, axis=0))
 
 
 def memory_parts(group: Group, share: Array) -> dict[str, Array]:
