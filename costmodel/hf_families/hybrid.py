@@ -222,8 +222,6 @@ def read_minimax(cfg: Config, name: str) -> ModelSpec:
         cfg.fail("shared_intermediate_size", "0: a shared expert is not supported in this family")
     moe = gated_moe(hidden, cfg.integer("intermediate_size"), routing)
     full, linear, norms = softmax_attention(heads), _lightning(heads), two_rms_norms(hidden)
-    kinds: list[LayerKind] = [
-        layer(linear if is_linear else full, moe, norms) for is_linear in _minimax_types(cfg, layers)
-    ]
+    kinds = [layer(linear if is_linear else full, moe, norms) for is_linear in _minimax_types(cfg, layers)]
     frame = standard_frame(cfg, hidden, tied_default=False)
     return assemble(cfg, name, "MiniMaxM1ForCausalLM", kinds, frame)
