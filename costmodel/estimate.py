@@ -180,7 +180,7 @@ def interval(problem: Problem, step: float) -> tuple[float, float]:
 def assumptions(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
     """What the prediction takes for granted, in sentences."""
     model, runtime, workload = problem.model, problem.runtime, problem.workload
-    out = list(model.assumptions)
+    out = [*model.assumptions, *problem.cluster.assumptions]
     if not runtime.measured:
         out.append(f"runtime {runtime.name}: no published run stands behind its figures")
     if model.is_moe and workload.expert_imbalance == 1.0:

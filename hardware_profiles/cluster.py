@@ -50,6 +50,10 @@ class Tier:
     ramps: dict[str, Ramp] = field(default_factory=dict)
 
 
+LARGEST_JOB = 1 << 20
+"""Accelerators of the largest job that is planned for: beyond any cluster announced by 2026."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """``num_gpus`` accelerators; ``tiers`` from the innermost (scale-up) to the outermost."""
@@ -82,15 +86,24 @@ class Cluster:
         return _domains(tuple(t.size for t in self.tiers), self.num_gpus, self.node_size)
 
     def with_num_gpus(self, num_gpus: int) -> Cluster:
-        """The same system, a job of ``num_gpus`` of it: whole nodes, no more than the system has."""
+        """The same system, a job of ``num_gpus`` of it: whole nodes.
+
+        A job larger than the profile extends the outermost tier, which becomes an assumption of the cluster. Raises
+        InputError for a size out of range or one that leaves a node half used.
+        """
         most = self.tiers[-1].size
-        if num_gpus < 1 or num_gpus > most:
-            raise InputError(f"{self.name}: num_gpus = {num_gpus}: expected 1 to {most}, the size of the system")
+        if not 1 <= num_gpus <= LARGEST_JOB:
+            raise InputError(f"{self.name}: num_gpus = {num_gpus}: expected 1 to {LARGEST_JOB}")
         if num_gpus > self.node_size and num_gpus % self.node_size:
             raise InputError(
                 f"{self.name}: num_gpus = {num_gpus}: expected whole nodes of {self.node_size} (or less than one node)"
             )
-        return replace(self, num_gpus=num_gpus)
+        if num_gpus <= most:
+            return replace(self, num_gpus=num_gpus)
+        outer = replace(self.tiers[-1], size=num_gpus)
+        told = f"{self.name} is described up to {most} accelerators; its {outer.name} tier is taken to reach {num_gpus}"
+        tiers, assumptions = (*self.tiers[:-1], outer), (*self.assumptions, told)
+        return replace(self, num_gpus=num_gpus, tiers=tiers, assumptions=assumptions)
 
     def collective_time_s(self, kind: str, nbytes: ArrayLike, size: ArrayLike, stride: ArrayLike) -> Array:
         """Seconds of one collective by every group at once.

@@ -11,14 +11,22 @@ from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.load_cluster import load_cluster
 
 
-def test_with_num_gpus_wants_whole_nodes_within_the_system():
+def test_with_num_gpus_wants_whole_nodes():
     c = load_cluster("dgx-a100")
     assert c.with_num_gpus(4).num_gpus == 4 and c.with_num_gpus(160).num_gpus == 160
-    for wrong in (0, -8, 1121):
-        with pytest.raises(InputError, match=r"DGX A100 SuperPOD \(HDR\): num_gpus = .*: expected 1 to 1120"):
+    for wrong in (0, -8, 10**9):
+        with pytest.raises(InputError, match=r"DGX A100 SuperPOD \(HDR\): num_gpus = .*: expected 1 to 1048576"):
             c.with_num_gpus(wrong)
     with pytest.raises(InputError, match="num_gpus = 12: expected whole nodes of 8"):
         c.with_num_gpus(12)
+
+
+def test_a_job_beyond_the_profile_extends_its_outermost_tier_and_says_so():
+    c = load_cluster("dgx-h100")
+    large = c.with_num_gpus(131072)
+    assert large.tiers[-1].size == 131072 and large.tiers[:-1] == c.tiers[:-1]
+    assert "described up to 16384 accelerators" in large.assumptions[-1]
+    assert c.with_num_gpus(16384).assumptions == c.assumptions
 
 
 def test_a_rack_takes_nodes_of_four_and_jobs_spread_evenly_over_racks():
