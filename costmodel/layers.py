@@ -15,16 +15,15 @@ import numpy as np
 from .model import Extra, LayerKind, Linear, Split
 from .operators import (
     Pass,
-    activation_output_bytes,
     boundary_bytes,
     layer_times,
     linear_times,
     rank_parameters,
     saved_bytes,
-    score_bytes,
     shard,
 )
 from .problem import Array, Ints, Problem
+from .recompute import selective_recompute
 from .strategy import Strategies
 from .traffic import BACKWARD, FORWARD, Comm, Geometry, layer_comms
 
@@ -120,11 +119,11 @@ def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
     _add_comms(problem, comms, g, f, b, w)
     _add_host(problem, kind, g, f, b, w)
     saved = saved_bytes(problem, kind, g)
-    selective, kept = _selective(problem, kind, g, forward, saved)
+    selective, freed = selective_recompute(problem, kind, g, forward, f[PARTS.index("tp_comm")])
     dense, expert = rank_parameters(kind, *(getattr(g.strategies, n).astype(np.float64) for n in ("tp", "ep", "etp")))
     widest = max((op.out_features for op in _column_linears(kind)), default=0)
     workspace = 2.0 * problem.activation_bytes * widest / g.strategies.tp * g.tokens
-    return _Row(f, b, w, selective, saved, kept, boundary_bytes(problem, g), workspace, dense, expert, comms)
+    return _Row(f, b, w, selective, saved, saved - freed, boundary_bytes(problem, g), workspace, dense, expert, comms)
 
 
 def _column_linears(kind: LayerKind) -> Iterable[Linear]:
@@ -133,18 +132,6 @@ def _column_linears(kind: LayerKind) -> Iterable[Linear]:
     for mlp in (kind.mlp, kind.moe.shared if kind.moe else None):
         if mlp is not None:
             yield mlp.linears[0]
-
-
-def _selective(problem: Problem, kind: LayerKind, g: Geometry, forward: Pass, saved: Array) -> tuple[Array, Array]:
-    """Extra seconds and bytes kept under what the framework calls selective recomputation."""
-    meaning = problem.runtime.selective_recompute
-    if meaning == "attention_core":
-        # Flash kernels recompute scores anyway: Megatron's core_attn then runs the kernel's forward once more.
-        return forward.attention, saved - score_bytes(problem, kind, g)
-    if meaning == "norms_and_activations":
-        return forward.elementwise, saved - activation_output_bytes(problem, kind, g)
-    # Every other matrix multiplication is saved; the rest and all element-wise work run again.
-    return 0.5 * forward.gemm + forward.elementwise, 0.5 * (saved + boundary_bytes(problem, g))
 
 
 def _parts(seconds: Pass) -> Array:

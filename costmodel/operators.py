@@ -178,7 +178,7 @@ def layer_times(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Pass, P
             gemm[i] = gemm[i] + seconds
     if kind.mixer is not None and kind.mixer.core is not None:
         core = list(core_times(problem, kind.mixer.core, g))
-    stream = elementwise_bytes(problem, kind, g) / _stream_rate(problem)
+    stream = elementwise_bytes(problem, kind, g) / stream_rate(problem)
     return (
         Pass(gemm[0], core[0], stream),
         Pass(gemm[1], core[1], 2.0 * stream),
@@ -201,7 +201,8 @@ def _linears(kind: LayerKind, g: Geometry) -> list[tuple[Linear, Array, bool]]:
     return ops
 
 
-def _stream_rate(problem: Problem) -> float:
+def stream_rate(problem: Problem) -> float:
+    """Bytes per second of streaming kernels."""
     acc = problem.cluster.accelerator
     return acc.memory_bytes_per_s * acc.memory_efficiency
 
@@ -220,17 +221,17 @@ def elementwise_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
         inside = inside + 2.0 * core_width(kind.mixer.core) / tp * g.tokens
     for mlp in (kind.mlp, kind.moe.shared if kind.moe else None):
         if mlp is not None:
-            inside = inside + _activation_width(mlp) / tp * g.tokens
+            inside = inside + activation_width(mlp) / tp * g.tokens
     total = (residual + inside) * problem.runtime.elementwise_bytes_factor
     if kind.moe is not None:
         routed = routed_tokens(problem, kind.moe, g)
-        act = _activation_width(kind.moe.expert) / g.strategies.etp * routed
+        act = activation_width(kind.moe.expert) / g.strategies.etp * routed
         permute = 4.0 * kind.moe.expert.in_features * routed * problem.runtime.permute_bytes_factor
         total = total + act * problem.runtime.elementwise_bytes_factor + permute
     return total * problem.activation_bytes
 
 
-def _activation_width(mlp: Mlp) -> float:
+def activation_width(mlp: Mlp) -> float:
     """Elements per token an activation reads and writes: gate and up in, product out, or one in and one out."""
     return (3.0 if mlp.gated else 2.0) * mlp.width
 
@@ -248,10 +249,10 @@ def saved_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
         total = total + _mixer_saved(problem, kind.mixer, g)
     for mlp in (kind.mlp, kind.moe.shared if kind.moe else None):
         if mlp is not None:
-            total = total + _mlp_saved(problem, mlp, g.tokens / tp)
+            total = total + mlp_saved(problem, mlp, g.tokens / tp)
     if kind.moe is not None:
         moe, routed = kind.moe, routed_tokens(problem, kind.moe, g)
-        total = total + _mlp_saved(problem, moe.expert, routed / g.strategies.etp)
+        total = total + mlp_saved(problem, moe.expert, routed / g.strategies.etp)
         # Dispatched inputs of the experts and their outputs, which the weighted combine needs.
         total = total + (q + a) * moe.expert.in_features * routed / g.strategies.etp
         total = total + 8.0 * moe.num_experts * g.sharded_tokens
@@ -274,10 +275,11 @@ def _mixer_saved(problem: Problem, mixer: Mixer, g: Geometry) -> Array:
     if isinstance(mixer.core, RecurrentCore):
         copies += a * (mixer.core.conv_channels + sum(output))
     total = total + copies / tp * g.tokens
-    return total + _score_bytes(problem, mixer.core, g)
+    return total + score_bytes(problem, mixer.core, g)
 
 
-def _score_bytes(problem: Problem, core: AttentionCore | RecurrentCore, g: Geometry) -> Array:
+def score_bytes(problem: Problem, core: AttentionCore | RecurrentCore, g: Geometry) -> Array:
+    """Bytes per score matrix kept by unfused attention; fused kernels keep one FP32 log-sum-exp per row."""
     if isinstance(core, RecurrentCore):
         return np.zeros(len(g.strategies))
     rows = g.tokens * core.num_heads / g.strategies.tp
@@ -287,34 +289,12 @@ def _score_bytes(problem: Problem, core: AttentionCore | RecurrentCore, g: Geome
     return (UNFUSED_SCORE_BYTES + (1.0 if problem.runtime.dropout else 0.0)) * rows * keys
 
 
-def score_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
-    """Saved bytes that recomputing only the attention core gives back."""
-    if kind.mixer is None or kind.mixer.core is None or isinstance(kind.mixer.core, RecurrentCore):
-        return np.zeros(len(g.strategies))
-    if problem.runtime.attention_kernel != "unfused":
-        return np.zeros(len(g.strategies))
-    return _score_bytes(problem, kind.mixer.core, g) * problem.runtime.activation_scale
-
-
-def activation_output_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
-    """Saved bytes of norm outputs and activation outputs: what recomputing those modules gives back."""
-    q, h = problem.saved_input_bytes, problem.model.hidden_size
-    blocks = int(kind.mixer is not None) + int(kind.mlp is not None or kind.moe is not None)
-    total = q * h * blocks * g.sharded_tokens
-    for mlp in (kind.mlp, kind.moe.shared if kind.moe else None):
-        if mlp is not None:
-            total = total + q * mlp.width * g.tokens / g.strategies.tp
-    if kind.moe is not None:
-        total = total + q * kind.moe.expert.width * routed_tokens(problem, kind.moe, g) / g.strategies.etp
-    return total * problem.runtime.activation_scale
-
-
 def boundary_bytes(problem: Problem, g: Geometry) -> Array:
     """Bytes of a layer's input, all that full recomputation keeps."""
     return problem.activation_bytes * problem.model.hidden_size * g.sharded_tokens
 
 
-def _mlp_saved(problem: Problem, mlp: Mlp, tokens: Array) -> Array:
+def mlp_saved(problem: Problem, mlp: Mlp, tokens: Array) -> Array:
     """Inputs of the activation (gate and up, or up) and of the down projection."""
     return (problem.activation_bytes * (2 if mlp.gated else 1) + problem.saved_input_bytes) * mlp.width * tokens
 

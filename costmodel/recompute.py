@@ -1,0 +1,105 @@
+"""Selective recomputation: what frameworks mean by it, the seconds it adds and the bytes it gives back.
+
+Three meanings (``Runtime.selective_recompute``): ``attention_core`` is Megatron-LM's first (Korthikanti et al., arXiv
+2205.05198, section 5); ``every_other_op`` is torchtitan's per-operator policy; ``norms_and_activations`` is the set of
+Megatron-Core modules that cost little for what they free: ``layernorm``, ``moe_act``, ``mla_up_proj``, and ``mlp`` in
+models without experts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .model import LayerKind, Linear, Mixer, RecurrentCore, Split
+from .operators import (
+    Pass,
+    activation_width,
+    boundary_bytes,
+    linear_times,
+    mlp_saved,
+    routed_tokens,
+    saved_bytes,
+    score_bytes,
+    stream_rate,
+)
+from .problem import Array, Problem
+from .traffic import Geometry
+
+
+def selective_recompute(
+    problem: Problem, kind: LayerKind, g: Geometry, forward: Pass, tp_comm: Array
+) -> tuple[Array, Array]:
+    """Extra seconds and bytes given back for one layer and micro-batch; ``tp_comm``: exposed in forward."""
+    meaning = problem.runtime.selective_recompute
+    if meaning == "attention_core":
+        # Flash kernels keep no scores: recomputing them runs the kernel's forward once more and frees nothing.
+        return forward.attention, _scores(problem, kind, g) * problem.runtime.activation_scale
+    if meaning == "every_other_op":
+        # Every other matrix multiplication is kept; the rest and all element-wise work run again.
+        freed = 0.5 * (saved_bytes(problem, kind, g) - boundary_bytes(problem, g))
+        return 0.5 * forward.gemm + forward.elementwise, freed
+    parts = [_norms(problem, kind, g), _expert_activation(problem, kind, g), _mla_up(problem, kind, g)]
+    if not problem.model.is_moe:
+        parts.append(_dense_mlp(problem, kind, g, tp_comm))
+    seconds, freed = (np.sum([part[i] for part in parts], axis=0) for i in (0, 1))
+    return seconds, freed * problem.runtime.activation_scale
+
+
+def _nothing(g: Geometry) -> tuple[Array, Array]:
+    zero = np.zeros(len(g.strategies))
+    return zero, zero
+
+
+def _scores(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
+    core = kind.mixer.core if kind.mixer else None
+    if core is None or isinstance(core, RecurrentCore) or problem.runtime.attention_kernel != "unfused":
+        return np.zeros(len(g.strategies))
+    return score_bytes(problem, core, g)
+
+
+def _norms(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Array, Array]:
+    """Norm outputs: read the residual stream, write the linear layers' input again."""
+    blocks = 1 if kind.parallel_residual else int(kind.mixer is not None) + int(bool(kind.mlp or kind.moe))
+    hidden = problem.model.hidden_size * g.sharded_tokens
+    moved = 2.0 * blocks * hidden * problem.activation_bytes * problem.runtime.elementwise_bytes_factor
+    return moved / stream_rate(problem), problem.saved_input_bytes * blocks * hidden
+
+
+def _expert_activation(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Array, Array]:
+    """The experts' activation output, the input of their down projection."""
+    if kind.moe is None:
+        return _nothing(g)
+    routed = routed_tokens(problem, kind.moe, g) / g.strategies.etp
+    moved = activation_width(kind.moe.expert) * routed * problem.activation_bytes
+    seconds = moved * problem.runtime.elementwise_bytes_factor / stream_rate(problem)
+    return seconds, problem.saved_input_bytes * kind.moe.expert.width * routed
+
+
+def _mla_up(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Array, Array]:
+    """Queries, keys and values of multi-head latent attention, from their latents."""
+    mixer = kind.mixer
+    if mixer is None or mixer.kind != "mla":
+        return _nothing(g)
+    tp = g.strategies.tp.astype(np.float64)
+    seconds, width = np.zeros(len(tp)), 0.0
+    for op in _up_projections(problem, mixer):
+        seconds = seconds + linear_times(problem, op, g.tokens, tp)[0]
+        width += op.out_features
+    return seconds, problem.activation_bytes * width / tp * g.tokens
+
+
+def _up_projections(problem: Problem, mixer: Mixer) -> list[Linear]:
+    hidden = problem.model.hidden_size
+    return [op for op in mixer.linears if op.split is Split.COLUMN and op.in_features != hidden]
+
+
+def _dense_mlp(problem: Problem, kind: LayerKind, g: Geometry, tp_comm: Array) -> tuple[Array, Array]:
+    """A whole dense feed-forward network, its reduction over TP included."""
+    if kind.mlp is None:
+        return _nothing(g)
+    tp = g.strategies.tp.astype(np.float64)
+    seconds = sum((linear_times(problem, op, g.tokens, tp)[0] for op in kind.mlp.linears), np.zeros(len(tp)))
+    moved = activation_width(kind.mlp) * g.tokens / tp * problem.activation_bytes
+    seconds = seconds + moved * problem.runtime.elementwise_bytes_factor / stream_rate(problem)
+    blocks = 1.0 if kind.parallel_residual or kind.mixer is None else 2.0
+    return seconds + tp_comm / blocks, mlp_saved(problem, kind.mlp, g.tokens / tp)
