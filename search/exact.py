@@ -1,0 +1,249 @@
+"""The best strategy with a proof: enumeration, bounds, and CP-SAT on the layer splits that bounds leave open.
+
+1. Every candidate is evaluated at the fastest setting of its knobs: a bound for all settings and splits.
+2. Best bound first, candidates are opened: each setting of the knobs is evaluated under the even split.
+3. For pipelines a tighter bound counts whole layers and memory; CP-SAT solves the splits it leaves open.
+4. The answer is proven when no bound left is under the incumbent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.evaluate import capacity_bytes, evaluate
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.splits import even_split
+from shardwise.costmodel.strategy import Strategies, Strategy
+
+from .bounds import split_bounds
+from .opening import Candidates, Opened, candidates, open_candidates
+from .proof import TOLERANCE, Clock, Proof
+from .space import Space
+from .split import EXACT_SCHEDULES, Split, one_number, solve_split, splittable
+
+FIRST_BATCH = 1024
+"""Candidates opened at once at first; each further batch is twice the last."""
+
+MAX_SOLVES = 400
+"""Layer splits given to CP-SAT, at most, when no time limit is given: a limit that is the same on any machine."""
+
+Progress = Callable[[str, float, float], None]
+"""Called with a phase, the incumbent and the bound (seconds); for display only."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search knows when it ends. ``best`` is None when nothing fits."""
+
+    space: Space
+    candidates: Candidates
+    opened: list[Opened] = field(default_factory=list)
+    best: Strategy | None = None
+    step_s: float = math.inf
+    peak_bytes: float = math.inf
+    splits: list[tuple[float, Strategy]] = field(default_factory=list)
+    """Solved splits that fit, with their step times."""
+    open_bound_s: float = math.inf
+    """The least bound of what was left unexplored, infinite when nothing was."""
+    evaluated: int = 0
+    solved: int = 0
+    stopped_by: str | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem searched."""
+        return self.space.problem
+
+    def offer(self, strategy: Strategy, step_s: float, peak_bytes: float) -> None:
+        """Make a strategy that fits the incumbent if it is faster, or as fast in less memory."""
+        if (step_s, peak_bytes) < (self.step_s, self.peak_bytes):
+            self.best, self.step_s, self.peak_bytes = strategy, step_s, peak_bytes
+
+    def proof(self, time_s: float) -> Proof:
+        """The account of the search so far."""
+        tally = self.space.tally
+        bound = min(self.step_s, self.open_bound_s)
+        gap = 0.0 if self.step_s - bound <= TOLERANCE * self.step_s else (self.step_s - bound) / self.step_s
+        removed = {name: count for name, count in tally.removed.items() if count}
+        left = tally.considered - sum(removed.values()) - self.evaluated
+        return Proof(
+            incumbent_s=self.step_s, best_bound_s=bound if gap else self.step_s, gap=gap, tolerance=TOLERANCE,
+            considered=tally.considered, removed_by_rule=removed, evaluated=self.evaluated, bounded_out=max(0, left),
+            candidates=tally.candidates, solved=self.solved, time_s=time_s, finished=self.stopped_by is None,
+            stopped_by=self.stopped_by,
+        )  # fmt: skip
+
+
+def search(space: Space, clock: Clock | None = None, *, splits: bool = True, progress: Progress | None = None) -> Found:
+    """Search a space to the end, to the clock's limit, or to Ctrl-C once there is something to return.
+
+    ``splits=False`` leaves every split even (quick answers to what-if questions).
+    """
+    clock = clock or Clock(None)
+    report = progress or (lambda phase, incumbent, bound: None)
+    found = Found(space, candidates(space))
+    found.evaluated = len(found.candidates)
+    try:
+        _take_real(found)
+        report("enumerated", found.step_s, float(found.candidates.bound_s.min(initial=math.inf)))
+        _open_best_first(found, clock, report)
+        if splits and found.stopped_by is None:
+            _solve_splits(found, clock, report)
+    except KeyboardInterrupt:
+        if found.best is None:
+            raise
+        found.stopped_by = "interrupt"
+        found.open_bound_s = min(found.open_bound_s, float(found.candidates.bound_s.min(initial=math.inf)))
+    return found
+
+
+def _take_real(found: Found) -> None:
+    """The best candidate that fits as it is."""
+    c = found.candidates
+    fits = np.flatnonzero(c.fits)
+    if len(fits):
+        order = np.lexsort((c.peak_bytes[fits], c.step_s[fits]))
+        i = int(fits[order[0]])
+        found.offer(c.strategies[i], float(c.step_s[i]), float(c.peak_bytes[i]))
+
+
+def _open_best_first(found: Found, clock: Clock, report: Progress) -> None:
+    """Open candidates by their bound until none is under the incumbent."""
+    c = found.candidates
+    order = np.argsort(c.bound_s, kind="stable")
+    start, size = 0, FIRST_BATCH
+    while start < len(order):
+        batch = order[start : start + size]
+        batch = batch[c.bound_s[batch] < found.step_s]
+        if not len(batch):
+            break
+        if clock.expired:
+            found.stopped_by = "time limit"
+            found.open_bound_s = min(found.open_bound_s, float(c.bound_s[batch].min()))
+            break
+        take_opened(found, open_candidates(found.space, c, batch))
+        report("opened", found.step_s, float(c.bound_s[batch].max()))
+        start, size = start + size, size * 2
+
+
+def take_opened(found: Found, opened: Opened) -> None:
+    """Keep opened strategies and make the best of them the incumbent if it is better."""
+    found.evaluated += len(opened)
+    found.opened.append(opened)
+    fits = np.flatnonzero(opened.fits)
+    if len(fits):
+        order = np.lexsort((opened.peak_bytes[fits], opened.step_s[fits]))
+        i = int(fits[order[0]])
+        found.offer(opened.strategies[i], float(opened.step_s[i]), float(opened.peak_bytes[i]))
+
+
+# ---- uneven splits
+
+
+def _solve_splits(found: Found, clock: Clock, report: Progress) -> None:
+    """CP-SAT on every opened pipeline whose tight bound is under the incumbent, best bound first."""
+    if not found.opened:
+        return
+    units = Opened.concatenate(found.opened)
+    units = units.take((units.strategies.pp > 1) & (units.bound_s < found.step_s))
+    if not len(units):
+        return
+    tight = split_bounds(found.problem, units.strategies, units.bound_s, found.step_s)
+    order = np.argsort(tight.bound_s, kind="stable")
+    left = math.inf
+    solver = _Solver(found)
+    for position, i in enumerate(order.tolist()):
+        bound = float(tight.bound_s[i])
+        if bound >= found.step_s * (1.0 - TOLERANCE):
+            break
+        stop = "time limit" if clock.expired else "split limit" if solver.solved >= MAX_SOLVES else None
+        if stop:
+            found.stopped_by = stop
+            left = min(left, *(float(tight.bound_s[j]) for j in order[position : position + 1]))
+            break
+        left = min(left, solver.close(units.strategies[i], bound, float(tight.rest_s[i])))
+        report("split", found.step_s, bound)
+    found.solved = solver.solved
+    found.open_bound_s = min(found.open_bound_s, left)
+
+
+class _Solver:
+    """Solves the splits of one search, remembering what the launcher can express."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.solved = 0
+        self._expressible: dict[tuple[object, ...], tuple[bool, bool]] = {}
+
+    def close(self, strategy: Strategy, bound_s: float, rest_s: float) -> float:
+        """Solve one strategy's split; returns the bound that remains on it (infinite when it is settled)."""
+        problem, found = self.found.problem, self.found
+        can, uniform = self._abilities(strategy)
+        if not can:
+            return math.inf if strategy.schedule in EXACT_SCHEDULES else bound_s
+        slack = 0.0
+        for _ in range(3):
+            self.solved += 1
+            limit = found.step_s - rest_s
+            split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=limit, slack_bytes=slack)
+            if split is None:
+                return math.inf if self._trusted(strategy) and not slack else bound_s
+            answer = self._judge(split)
+            if answer is None or answer.fits:
+                break
+            # Ranks that mix kinds recompute a share of each: leave what that misses free, and solve again.
+            slack += answer.peak_memory_bytes - answer.capacity_bytes
+        return self._remaining(strategy, split, answer, bound_s, rest_s)
+
+    def _judge(self, split: Split) -> Estimate | None:
+        """The cost model's own word on a split; None when the launcher refuses it."""
+        found = self.found
+        if split.strategy.layers_per_stage is None or found.space.launcher.violations(found.problem, split.strategy):
+            return None
+        answer = estimate(found.problem, split.strategy)
+        if answer.fits:
+            found.splits.append((answer.step_time_s, split.strategy))
+            found.offer(split.strategy, answer.step_time_s, answer.peak_memory_bytes)
+        return answer
+
+    def _remaining(
+        self, strategy: Strategy, split: Split, answer: Estimate | None, bound_s: float, rest_s: float
+    ) -> float:
+        if not self._trusted(strategy):
+            return bound_s
+        bound = max(bound_s, split.pipeline_s + rest_s)
+        step = answer.step_time_s if answer is not None and answer.fits else math.inf
+        return math.inf if bound >= min(step, self.found.step_s) * (1.0 - TOLERANCE) else bound
+
+    def _trusted(self, strategy: Strategy) -> bool:
+        """Whether the integer model states this strategy exactly: one kind recomputed in full, no MTP beside it."""
+        model, work = self.found.problem.model, self.found.problem.workload
+        mixed = len(set(model.layers)) > 1 or bool(model.mtp and work.train_mtp)
+        return strategy.schedule in EXACT_SCHEDULES and not (strategy.recompute == "full" and mixed)
+
+    def _abilities(self, s: Strategy) -> tuple[bool, bool]:
+        key = (s.pp, s.vpp, s.schedule, s.recompute, s.zero, s.ep_overlap)
+        if key not in self._expressible:
+            problem, launcher = self.found.problem, self.found.space.launcher
+            can = splittable(problem, launcher, s)
+            self._expressible[key] = (can, can and s.recompute == "full" and one_number(problem, launcher, s))
+        return self._expressible[key]
+
+
+def with_split(problem: Problem, strategy: Strategy) -> Strategy:
+    """The strategy with its layer split written out, so that every framework splits the same way."""
+    from dataclasses import replace
+
+    if strategy.pp == 1 or strategy.layers_per_stage is not None:
+        return strategy
+    return replace(strategy, layers_per_stage=even_split(problem.model.num_layers, strategy.pp * strategy.vpp))
+
+
+def fits_evenly(problem: Problem, strategy: Strategy) -> bool:
+    """Whether a strategy fits with its layers split evenly."""
+    return bool(evaluate(problem, Strategies.of([strategy])).peak_memory_bytes[0] <= capacity_bytes(problem))

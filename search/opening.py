@@ -1,0 +1,209 @@
+"""Candidates and the settings of their knobs: which of them exist, and what each costs under the even split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.costmodel.evaluate import Evaluation, evaluate
+from shardwise.costmodel.problem import Array, Ints, Problem
+from shardwise.costmodel.strategy import Strategies, enum_code
+
+from .axes import SWITCHES, Columns
+from .space import Space
+
+NONE, SELECTIVE, FULL = (enum_code("recompute", name) for name in ("none", "selective", "full"))
+
+_CHUNK = 1 << 17
+"""Strategies evaluated at once: bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """All candidates with their knobs at the fastest setting; arrays ``[n]``.
+
+    ``bound_s`` holds for every setting of the knobs and every layer split, ``least_bytes`` for every split at the
+    fastest setting. ``real``: that setting is itself in the space; ``step_s`` and ``peak_bytes`` are then its own.
+    """
+
+    strategies: Strategies
+    bound_s: Array
+    step_s: Array
+    peak_bytes: Array
+    least_bytes: Array
+    fits: NDArray[np.bool_]
+    real: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.strategies)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Strategies with every knob set; arrays ``[n]``. ``parent`` indexes the candidates they came from."""
+
+    strategies: Strategies
+    parent: Ints
+    bound_s: Array
+    step_s: Array
+    peak_bytes: Array
+    fits: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.strategies)
+
+    def take(self, where: NDArray[np.bool_] | Ints) -> Opened:
+        """The rows that a mask or an index array selects."""
+        return Opened(
+            self.strategies.take(where), self.parent[where], self.bound_s[where], self.step_s[where],
+            self.peak_bytes[where], self.fits[where],
+        )  # fmt: skip
+
+    @classmethod
+    def concatenate(cls, parts: list[Opened]) -> Opened:
+        """All rows of all parts, in order."""
+        arrays = (np.concatenate([getattr(p, f) for p in parts]) for f in cls.__slots__[1:])
+        return cls(Strategies.concatenate([p.strategies for p in parts]), *arrays)
+
+
+def evaluate_chunked(problem: Problem, strategies: Strategies) -> Evaluation:
+    """``evaluate`` in chunks, so that memory does not grow with the number of strategies."""
+    n = len(strategies)
+    if n <= _CHUNK:
+        return evaluate(problem, strategies)
+    parts = [evaluate(problem, strategies.take(np.arange(a, min(a + _CHUNK, n)))) for a in range(0, n, _CHUNK)]
+    return Evaluation(*(np.concatenate([getattr(p, f) for p in parts]) for f in Evaluation.__slots__))
+
+
+def candidates(space: Space) -> Candidates:
+    """Walk the space and evaluate every candidate at the fastest setting of its knobs."""
+    blocks = list(space.blocks())
+    strategies = Strategies(**join(blocks)) if blocks else Strategies.empty()
+    del blocks
+    e = evaluate_chunked(space.problem, strategies)
+    real = np.ones(len(strategies), dtype=np.bool_)
+    for rule in space.late_rules:
+        with np.errstate(divide="ignore"):
+            real &= rule.check(space.problem, strategies)
+    return Candidates(
+        strategies, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.min_memory_bytes, e.fits & real, real
+    )
+
+
+def join(blocks: list[Columns]) -> Columns:
+    """Blocks of columns as one."""
+    return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+
+
+def open_candidates(space: Space, found: Candidates, index: Ints) -> Opened:
+    """Every setting of the knobs of some candidates that no other of theirs beats in both time and memory.
+
+    Full recomputation appears once per setting of the rest, with the fewest layers that fit under the even split (all
+    layers where not even that fits).
+    """
+    parts = [o for rows, parent in _settings(space, found, index) if len(o := _opened(space, rows, parent))]
+    if not parts:
+        empty = np.empty(0)
+        return Opened(Strategies.empty(), np.empty(0, np.int64), empty, empty, empty, np.empty(0, np.bool_))
+    return Opened.concatenate(parts)
+
+
+def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[Strategies, Ints]]:
+    """Strategies for each mode of recomputation and share offloaded, with the most switches on that rules allow."""
+    parents = found.strategies.take(index)
+    on = [getattr(parents, name) for name in SWITCHES]
+    for mode in space.axes.knob_values("recompute"):
+        for offload in space.axes.knob_values("offload_optimizer"):
+            done = np.zeros((len(index), 8), dtype=np.bool_)
+            taken = np.zeros((len(index), 8), dtype=np.bool_)
+            for mask in (7, 3, 5, 6, 1, 2, 4, 0):
+                now = [values & bool(mask >> bit & 1) for bit, values in enumerate(on)]
+                code = now[0] + 2 * now[1] + 4 * now[2]
+                beaten = np.any(taken & _superset[code], axis=1) | done[np.arange(len(index)), code]
+                todo = np.flatnonzero(~beaten)
+                if not len(todo):
+                    continue
+                done[todo, code[todo]] = True
+                rows = parents.take(todo).replace(
+                    recompute=mode, offload_optimizer=offload, recompute_layers=-1,
+                    **{name: values[todo] for name, values in zip(SWITCHES, now, strict=True)},
+                )  # fmt: skip
+                fine = allowed(space, rows) if mode != FULL else _any_layers(space, rows)
+                taken[todo[fine], code[todo[fine]]] = True
+                yield rows.take(fine), index[todo[fine]]
+
+
+_superset = np.array([[a & b == b for a in range(8)] for b in range(8)])
+"""``_superset[b, a]``: every switch on in code ``b`` is on in code ``a``."""
+
+
+def allowed(space: Space, rows: Strategies) -> NDArray[np.bool_]:
+    """Which strategies every rule accepts."""
+    keep = np.ones(len(rows), dtype=np.bool_)
+    with np.errstate(divide="ignore"):
+        for rule in space.rules:
+            keep &= rule.check(space.problem, rows)
+    return keep
+
+
+def _any_layers(space: Space, rows: Strategies) -> NDArray[np.bool_]:
+    """Which strategies may recompute all layers, one, or one per model chunk."""
+    keep = allowed(space, rows)
+    for value in _layer_steps(space, rows) if space.axes.counts_layers else ():
+        keep |= allowed(space, rows.replace(recompute_layers=value))
+    for value in space.constraints.values("recompute_layers"):
+        keep |= allowed(space, rows.replace(recompute_layers=int(value)))
+    return keep
+
+
+def _layer_steps(space: Space, rows: Strategies) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.ones(len(rows), dtype=np.int64), np.asarray(rows.vpp)
+
+
+def _opened(space: Space, rows: Strategies, parent: Ints) -> Opened:
+    if not len(rows):
+        empty = np.empty(0)
+        return Opened(rows, parent, empty, empty, empty, np.empty(0, np.bool_))
+    if rows.recompute[0] == FULL:
+        rows = fewest_layers(space, rows)
+        fine = allowed(space, rows)
+        rows, parent = rows.take(fine), parent[fine]
+    e = evaluate_chunked(space.problem, rows)
+    return Opened(rows, parent, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.fits)
+
+
+def fewest_layers(space: Space, rows: Strategies) -> Strategies:
+    """The same strategies with the fewest recomputed layers that fit, by bisection: memory falls as layers rise."""
+    pinned = space.constraints.values("recompute_layers")
+    if pinned or not space.axes.counts_layers:
+        return _first_fitting(space, rows, [int(v) for v in pinned if int(v) > 0] + [-1])
+    unit = np.where(allowed(space, rows.replace(recompute_layers=1)), 1, rows.vpp)
+    most = -(-space.problem.model.num_layers // rows.pp)
+    steps = -(-most // unit)
+    low, high = np.zeros(len(rows), dtype=np.int64), steps.copy()
+    fits = evaluate_chunked(space.problem, rows).fits
+    while True:
+        open_ = np.flatnonzero(fits & (high - low > 1))
+        if not len(open_):
+            break
+        middle = (low[open_] + high[open_]) // 2
+        tried = rows.take(open_).replace(recompute_layers=middle * unit[open_])
+        good = evaluate_chunked(space.problem, tried).fits & allowed(space, tried)
+        high[open_[good]] = middle[good]
+        low[open_[~good]] = middle[~good]
+    return rows.replace(recompute_layers=np.where(high * unit >= most, -1, high * unit))
+
+
+def _first_fitting(space: Space, rows: Strategies, values: list[int]) -> Strategies:
+    """The first of some numbers of layers, ascending with -1 (all) last, that fits; the last where none does."""
+    chosen = np.full(len(rows), values[-1], dtype=np.int64)
+    open_ = np.ones(len(rows), dtype=np.bool_)
+    for value in sorted(values, key=lambda v: (v < 0, v)):
+        tried = rows.replace(recompute_layers=value)
+        good = open_ & allowed(space, tried) & evaluate_chunked(space.problem, tried).fits
+        chosen[good] = value
+        open_ &= ~good
+    return rows.replace(recompute_layers=chosen)

@@ -1,0 +1,109 @@
+"""Per-kind figures of many strategies that share a pipeline shape, read off the cost model's layer table.
+
+Rows are the model's layer kinds, then embedding, head and multi-token prediction, as in ``costmodel.layers``. What a
+pipeline rank costs is a sum of rows, so a bound or a solver can add them up for any layer split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.costmodel.evaluate import capacity_bytes
+from shardwise.costmodel.problem import Array, Ints
+from shardwise.costmodel.schedule import in_flight
+from shardwise.costmodel.step import FULL, SELECTIVE, Group, communicators, state_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KindRows:
+    """Arrays ``[kind + 3, n]`` unless said otherwise; seconds per micro-batch, bytes per pipeline rank.
+
+    A rank's memory is ``fixed + sum(state) + (1 + fragmentation) · (flight · kept + transient)``, with ``kept`` the
+    ``saved`` bytes of its layers less what recomputation drops.
+    """
+
+    group: Group
+    forward: Array
+    backward: Array
+    """Data gradient, selective recomputation included."""
+    weight: Array
+    again: Array
+    """Seconds that full recomputation of one layer adds; 0 where the strategy does not use it."""
+    saved: Array
+    boundary: Array
+    state: Array
+    workspace: Array
+    params: Array
+    """Dense and expert parameters of one layer, ``[2, kind + 3, n]``."""
+    flight: Array
+    """Micro-batches in flight on every pipeline rank, ``[pp, n]``."""
+    fixed: Array
+    """``[n]``"""
+    fragmentation: float
+    capacity: float
+    layers: Ints
+    """Layers of each kind in the model, ``[kind]``."""
+    num_mtp: int
+
+    @property
+    def time(self) -> Array:
+        """Forward and backward of one layer, full recomputation left out."""
+        return self.forward + self.backward + self.weight
+
+    @property
+    def num_kinds(self) -> int:
+        """Layer kinds; the rows after them are embedding, head and MTP."""
+        return len(self.layers)
+
+    @property
+    def used(self) -> list[int]:
+        """Kinds that the model has layers of."""
+        return [int(k) for k in np.flatnonzero(self.layers)]
+
+    @property
+    def first_s(self) -> Array:
+        """Seconds of the embedding, ``[n]``."""
+        return self.time[self.num_kinds]
+
+    @property
+    def last_s(self) -> Array:
+        """Seconds of head, loss and multi-token prediction, ``[n]``."""
+        return self.time[self.num_kinds + 1] + self.num_mtp * self.time[self.num_kinds + 2]
+
+
+def kind_rows(group: Group) -> KindRows:
+    """The figures of every strategy in a group."""
+    t, key, s, half = group.table, group.key, group.strategies, group.share
+    runtime, model = group.problem.runtime, group.problem.model
+    selective, full = s.recompute == SELECTIVE, s.recompute == FULL
+    forward = t.forward.sum(axis=0)
+    again = forward.copy()
+    again[t.embedding : t.mtp] = 0.0
+    num_mtp = len(model.mtp) if group.problem.workload.train_mtp else 0
+    if num_mtp:
+        again[t.mtp] -= forward[t.head]  # the head is not inside a checkpointed layer
+    saved, kept = t.saved[:, key], t.saved_selective[:, key]
+    params = np.stack([t.dense[:, key], t.expert[:, key]])
+    one = replace(group, counts=group.counts[:1], ranks=group.ranks[:1], repeats=group.repeats[:1])
+    states = state_bytes(one, params[0], params[1])
+    backward = t.backward.sum(axis=0)[:, key] + np.where(selective, t.selective[:, key], 0.0)
+    return KindRows(
+        group=group,
+        forward=half * forward[:, key],
+        backward=half * backward,
+        weight=half * t.weight.sum(axis=0)[:, key],
+        again=half * np.where(full, again[:, key], 0.0),
+        saved=np.where(selective, kept, saved),
+        boundary=t.boundary[:, key],
+        state=states["weights"] + states["gradients"] + states["optimizer"],
+        workspace=t.workspace[:, key],
+        params=params,
+        flight=in_flight(group.schedule, group.pp, group.vpp, s.num_microbatches),
+        fixed=communicators(s) * runtime.communicator_bytes + runtime.context_bytes,
+        fragmentation=runtime.fragmentation,
+        capacity=capacity_bytes(group.problem),
+        layers=np.bincount(np.array(model.layers), minlength=len(model.kinds)),
+        num_mtp=num_mtp,
+    )

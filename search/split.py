@@ -1,0 +1,299 @@
+"""The inner problem, solved by CP-SAT: layers per virtual stage and recomputed layers per rank, slowest stage fastest.
+
+Integers: seconds in units of 2^-20 of the mean stage, rounded down, so that the solver's bound is a bound; bytes in
+units of 2^-26 of the capacity, rounded so that what it accepts fits. Both lie below 1e-4 of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwise.costmodel.evaluate import groups
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.splits import chunk_ranks, even_split
+from shardwise.costmodel.strategy import Strategies, Strategy
+from shardwise.launchers.base import Launcher
+
+from .rows import KindRows, kind_rows
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+EXACT_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved"})
+"""Schedules whose pipeline time the integer objective states exactly: m·slowest + weight·(sum - slowest)."""
+
+_TIME_STEPS, _BYTE_STEPS = 1 << 20, 1 << 26
+_WORK_LIMIT = 2.0
+"""CP-SAT's deterministic time for one strategy: the same answer on any machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A split and its recomputation as a strategy; ``pipeline_s`` bounds the pipeline seconds of every other split."""
+
+    strategy: Strategy
+    pipeline_s: float
+    optimal: bool
+
+
+def splittable(problem: Problem, launcher: Launcher, strategy: Strategy) -> bool:
+    """Whether the launcher can express an uneven layer split of a strategy."""
+    if strategy.pp == 1 or strategy.schedule == "dualpipe":
+        return False
+    even = even_split(problem.model.num_layers, strategy.pp * strategy.vpp)
+    odd = (even[0] + 1, even[1] - 1, *even[2:])
+    return not launcher.violations(problem, replace(strategy, layers_per_stage=odd))
+
+
+def one_number(problem: Problem, launcher: Launcher, strategy: Strategy) -> bool:
+    """Whether the launcher recomputes the same number of layers in every model chunk."""
+    even = even_split(problem.model.num_layers, strategy.pp * strategy.vpp)
+    uneven = (1,) + (0,) * (strategy.pp - 1)
+    full = replace(strategy, recompute="full", layers_per_stage=even, recompute_per_stage=uneven)
+    return bool(launcher.violations(problem, full))
+
+
+def solve_split(
+    problem: Problem, strategy: Strategy, *, uniform: bool, pipeline_limit_s: float, slack_bytes: float = 0.0
+) -> Split | None:
+    """The best split of one strategy whose pipeline takes less than ``pipeline_limit_s``; None if there is none.
+
+    ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank.
+    """
+    (_, group), *_ = groups(problem, Strategies.of([strategy]))
+    model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes)
+    return model.solve(pipeline_limit_s)
+
+
+class _Model:
+    """The CP-SAT model of one strategy."""
+
+    def __init__(
+        self, problem: Problem, rows: KindRows, strategy: Strategy, uniform: bool, slack_bytes: float
+    ) -> None:
+        from ortools.sat.python import cp_model
+
+        self._cp = cp_model
+        self.problem, self.rows, self.strategy, self.uniform = problem, rows, strategy, uniform
+        self.model = cp_model.CpModel()
+        self.pp, self.vpp = strategy.pp, strategy.vpp
+        self.kinds = rows.used
+        self.total = problem.model.num_layers
+        self.full = strategy.recompute == "full"
+        mean = float((rows.layers @ rows.time[: rows.num_kinds] + rows.first_s + rows.last_s)[0]) / self.pp
+        self.second = mean / _TIME_STEPS
+        self.byte = rows.capacity / _BYTE_STEPS
+        self.room = rows.capacity - slack_bytes - float(rows.fixed[0])
+        self.chunks: list[cp_model.IntVar] = []
+        self.held = self._layers()
+        self.again = self._recomputed() if self.full else []
+        self._memory()
+        self._objective()
+
+    # ---- layers
+
+    def _layers(self) -> list[dict[int, Any]]:
+        """Variables (or sums) for the layers of each kind on each rank."""
+        if len(self.kinds) == 1:
+            return self._rank_totals()
+        return self._cuts()
+
+    def _rank_totals(self) -> list[dict[int, Any]]:
+        """One kind of layer: only the total of a rank matters, its chunks share it evenly."""
+        held = []
+        for rank in range(self.pp):
+            least = self.vpp - (1 if rank in (0, self.pp - 1) else 0)
+            held.append({self.kinds[0]: self.model.new_int_var(least, self.total, f"n{rank}")})
+        self.model.add(sum(h[self.kinds[0]] for h in held) == self.total)
+        if self.strategy.schedule == "zb-v":
+            return held
+        even = self._even()
+        for rank in range(self.pp):
+            self.model.add_hint(held[rank][self.kinds[0]], sum(even[rank :: self.pp]))
+        return held
+
+    def _even(self) -> tuple[int, ...]:
+        return even_split(self.total, self.pp * self.vpp)
+
+    def _cuts(self) -> list[dict[int, Any]]:
+        """Several kinds: where to cut the list of layers into chunks."""
+        layers = np.array(self.problem.model.layers)
+        count = self.pp * self.vpp
+        even = self._even()
+        cuts: list[Any] = [0]
+        for c in range(count):
+            n = self.model.new_int_var(0 if c in (0, count - 1) else 1, self.total, f"n{c}")
+            self.model.add_hint(n, even[c])
+            self.chunks.append(n)
+            cut = self.model.new_int_var(0, self.total, f"cut{c}")
+            self.model.add(cut == cuts[-1] + n)
+            cuts.append(cut)
+        self.model.add(cuts[-1] == self.total)
+        held: list[dict[int, Any]] = [dict.fromkeys(self.kinds, 0) for _ in range(self.pp)]
+        ranks = chunk_ranks(self.pp, self.vpp, self.strategy.schedule)
+        for kind in self.kinds[:-1]:
+            running = [0, *np.cumsum(layers == kind).tolist()]
+            marks: list[Any] = [0]
+            for c in range(count):
+                mark = self.model.new_int_var(0, running[-1], f"k{kind}c{c}")
+                self.model.add_element(cuts[c + 1], running, mark)
+                held[ranks[c]][kind] += mark - marks[-1]
+                marks.append(mark)
+        for c in range(count):
+            held[ranks[c]][self.kinds[-1]] += self.chunks[c]
+        for rank in range(self.pp):
+            held[rank][self.kinds[-1]] -= sum(held[rank][k] for k in self.kinds[:-1])
+        return held
+
+    def _recomputed(self) -> list[dict[int, Any]]:
+        """Variables for the recomputed layers of each kind on each rank."""
+        out = []
+        for rank, held in enumerate(self.held):
+            mine = {}
+            for kind in self.kinds:
+                y = self.model.new_int_var(0, self.total, f"y{rank}k{kind}")
+                self.model.add(y <= held[kind])
+                mine[kind] = y
+            out.append(mine)
+        if self.uniform:
+            self._one_number(out)
+        return out
+
+    def _one_number(self, again: list[dict[int, Any]]) -> None:
+        count = self.model.new_int_var(0, self.total, "per_chunk")
+        ranks = chunk_ranks(self.pp, self.vpp, self.strategy.schedule)
+        wanted: list[list[Any]] = [[] for _ in range(self.pp)]
+        if self.chunks:
+            for c, n in enumerate(self.chunks):
+                least = self.model.new_int_var(0, self.total, f"r{c}")
+                self.model.add_min_equality(least, [count, n])
+                wanted[ranks[c]].append(least)
+        else:
+            for rank, held in enumerate(self.held):
+                least = self.model.new_int_var(0, self.total, f"r{rank}")
+                self.model.add_min_equality(least, [count * self.vpp, held[self.kinds[0]]])
+                wanted[rank].append(least)
+        for mine, parts in zip(again, wanted, strict=True):
+            self.model.add(sum(mine.values()) == sum(parts))
+
+    # ---- memory
+
+    def _memory(self) -> None:
+        rows, k = self.rows, self.rows.num_kinds
+        lost = 1.0 + rows.fragmentation
+        for rank in range(self.pp):
+            flight = lost * float(rows.flight[rank, 0])
+            room = self.room
+            if rank == 0:
+                room -= float(rows.state[k, 0])
+            if rank == self._last_rank():
+                mtp = float(rows.state[k + 2, 0]) + flight * float(rows.saved[k + 2, 0])
+                room -= float(rows.state[k + 1, 0]) + rows.num_mtp * mtp + lost * float(rows.workspace[k + 1, 0])
+            used: list[Any] = []
+            for kind in self.kinds:
+                each = float(rows.state[kind, 0]) + flight * float(rows.saved[kind, 0])
+                used.append(self._bytes(each) * self.held[rank][kind])
+                if self.full:
+                    drop = max(0.0, flight * float(rows.saved[kind, 0] - rows.boundary[kind, 0]))
+                    used.append(-math.floor(drop / self.byte) * self.again[rank][kind])
+            used.append(self._transient(rank, lost))
+            self.model.add(sum(used) <= math.floor(room / self.byte))
+
+    def _transient(self, rank: int, lost: float) -> Any:
+        """Workspace of the largest kind held, and of replaying the largest one when any is recomputed."""
+        rows = self.rows
+        largest = {kind: self._bytes(lost * float(rows.workspace[kind, 0])) for kind in self.kinds}
+        scratch = self.model.new_int_var(0, max(largest.values()), f"scratch{rank}")
+        replay: Any = 0
+        again = None
+        if self.full:
+            sizes = {kind: self._bytes(lost * float(rows.saved[kind, 0])) for kind in self.kinds}
+            replay = self.model.new_int_var(0, max(sizes.values()), f"replay{rank}")
+            again = self.model.new_bool_var(f"again{rank}")
+            self.model.add(sum(self.again[rank].values()) <= self.total * again)
+        for kind in self.kinds:
+            present = self.model.new_bool_var(f"has{rank}k{kind}")
+            self.model.add(self.held[rank][kind] <= self.total * present)
+            self.model.add(scratch >= largest[kind] * present)
+            if again is not None:
+                self.model.add(replay >= sizes[kind] * (present + again - 1))
+        return scratch + replay
+
+    def _bytes(self, value: float) -> int:
+        return math.ceil(value / self.byte)
+
+    def _last_rank(self) -> int:
+        return chunk_ranks(self.pp, self.vpp, self.strategy.schedule)[-1]
+
+    # ---- time
+
+    def _objective(self) -> None:
+        """m·slowest + fill·(sum - slowest), multiplied by vpp so that interleaving's weight of 1/vpp is whole."""
+        rows = self.rows
+        slowest = self.model.new_int_var(0, 1 << 40, "slowest")
+        loads = []
+        for rank in range(self.pp):
+            load: Any = 0
+            if rank == 0:
+                load += math.floor(float(rows.first_s[0]) / self.second)
+            if rank == self._last_rank():
+                load += math.floor(float(rows.last_s[0]) / self.second)
+            for kind in self.kinds:
+                load += math.floor(float(rows.time[kind, 0]) / self.second) * self.held[rank][kind]
+                if self.full:
+                    load += math.floor(float(rows.again[kind, 0]) / self.second) * self.again[rank][kind]
+            self.model.add(slowest >= load)
+            loads.append(load)
+        m = self.strategy.num_microbatches
+        self.scale = self.vpp if self.strategy.schedule == "interleaved" else 1
+        fill = 0 if self.strategy.schedule == "zb-v" else 1
+        self.cost = (m * self.scale - fill) * slowest + fill * sum(loads)
+        self.model.minimize(self.cost)
+
+    def solve(self, pipeline_limit_s: float) -> Split | None:
+        """Minimise under the limit."""
+        unit = self.second / self.scale
+        if math.isfinite(pipeline_limit_s):
+            self.model.add(self.cost <= max(0, math.ceil(pipeline_limit_s / unit)))
+        solver = self._cp.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.max_deterministic_time = _WORK_LIMIT
+        status = solver.solve(self.model)
+        if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
+            return None if status == self._cp.INFEASIBLE else Split(self.strategy, 0.0, False)
+        optimal = status == self._cp.OPTIMAL
+        return Split(self._strategy(solver), solver.best_objective_bound * unit, optimal)
+
+    def _strategy(self, solver: cp_model.CpSolver) -> Strategy:
+        layers = self._chunk_layers(solver)
+        if not self.full:
+            return replace(self.strategy, layers_per_stage=layers)
+        again = tuple(int(sum(solver.value(y) for y in mine.values())) for mine in self.again)
+        if not any(again):
+            return replace(self.strategy, layers_per_stage=layers, recompute="none", recompute_layers=-1)
+        return replace(self.strategy, layers_per_stage=layers, recompute_layers=-1, recompute_per_stage=again)
+
+    def _chunk_layers(self, solver: cp_model.CpSolver) -> tuple[int, ...]:
+        if self.chunks:
+            return tuple(int(solver.value(n)) for n in self.chunks)
+        totals = [int(solver.value(h[self.kinds[0]])) for h in self.held]
+        return spread(totals, self.vpp, self.strategy.schedule)
+
+
+def spread(totals: list[int], vpp: int, schedule: str) -> tuple[int, ...]:
+    """Layers per virtual stage for given layers per rank: each rank's chunks even, the model's two ends lightest."""
+    pp = len(totals)
+    ranks = chunk_ranks(pp, vpp, schedule)
+    layers = [0] * (pp * vpp)
+    for rank, total in enumerate(totals):
+        mine = [c for c, r in enumerate(ranks) if r == rank]
+        base, rest = divmod(total, vpp)
+        inner = sorted(mine, key=lambda c: (c == 0 or c == pp * vpp - 1, c))
+        for i, c in enumerate(inner):
+            layers[c] = base + (i < rest)
+    return tuple(layers)
