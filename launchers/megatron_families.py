@@ -56,6 +56,7 @@ NOT_EXPRESSIBLE: Final[Mapping[str, str]] = {
     "GraniteForCausalLM": "scaled residuals, embeddings and logits",
     "SmolLM3ForCausalLM": "layers without rotary positions",
     "Llama4ForCausalLM": "chunked attention and layers without rotary positions",
+    "Llama4ForConditionalGeneration": "chunked attention and layers without rotary positions",
 }
 """Families whose shapes Megatron could build, but whose arithmetic its GPT script does not have."""
 

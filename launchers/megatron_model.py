@@ -32,7 +32,7 @@ def check_model(problem: Problem) -> None:
     """Raise InputError naming the layer kind if ``pretrain_gpt.py`` cannot build the model."""
     model = problem.model
     if model.architecture in NOT_EXPRESSIBLE:
-        _refuse(model, model.architecture, NOT_EXPRESSIBLE[model.architecture])
+        _refuse(model, f"family {model.architecture}", NOT_EXPRESSIBLE[model.architecture])
     _check_frame(model)
     kinds = used_kinds(model, problem.workload.train_mtp)
     for kind in kinds:
@@ -63,8 +63,9 @@ def model_arguments(problem: Problem) -> ModelArguments:
 # ---- what can be expressed
 
 
-def _refuse(model: ModelSpec, kind: str, why: str) -> NoReturn:
-    raise InputError(f"{model.name}: layer kind {kind!r}: Megatron's pretrain_gpt.py cannot express {why}")
+def _refuse(model: ModelSpec, kind: LayerKind | str, why: str) -> NoReturn:
+    what = kind if isinstance(kind, str) else f"layer kind {kind.name!r}"
+    raise InputError(f"{model.name}: {what}: Megatron's pretrain_gpt.py cannot express {why}")
 
 
 def _check_frame(model: ModelSpec) -> None:
@@ -80,20 +81,20 @@ def _check_frame(model: ModelSpec) -> None:
 
 def _check_kind(model: ModelSpec, kind: LayerKind) -> None:
     if kind.mixer is None or not isinstance(kind.mixer.core, AttentionCore):
-        _refuse(model, kind.name, f"a {kind.mixer.kind if kind.mixer else 'missing'} token mixer")
+        _refuse(model, kind, f"a {kind.mixer.kind if kind.mixer else 'missing'} token mixer")
     if (kind.mlp is None) == (kind.moe is None):
-        _refuse(model, kind.name, "a layer without exactly one feed-forward")
+        _refuse(model, kind, "a layer without exactly one feed-forward")
     if kind.parallel_residual:
-        _refuse(model, kind.name, "attention and feed-forward in parallel")
+        _refuse(model, kind, "attention and feed-forward in parallel")
     if kind.extras:
-        _refuse(model, kind.name, f"{kind.extras[0].name!r} beside attention and feed-forward")
+        _refuse(model, kind, f"{kind.extras[0].name!r} beside attention and feed-forward")
     if len(kind.norms) != 2 or any(n.parameters not in (model.hidden_size, 2 * model.hidden_size) for n in kind.norms):
-        _refuse(model, kind.name, f"{len(kind.norms)} norms a layer of {sum(n.parameters for n in kind.norms)} weights")
+        _refuse(model, kind, f"{len(kind.norms)} norms a layer of {sum(n.parameters for n in kind.norms)} weights")
     _check_mixer(model, kind, kind.mixer, kind.mixer.core)
     if kind.moe is not None:
         _check_moe(model, kind, kind.moe)
     if kind.mlp is not None and kind.mlp.extras:
-        _refuse(model, kind.name, f"{kind.mlp.extras[0].name!r} in the feed-forward")
+        _refuse(model, kind, f"{kind.mlp.extras[0].name!r} in the feed-forward")
 
 
 def _check_mixer(model: ModelSpec, kind: LayerKind, mixer: Mixer, core: AttentionCore) -> None:
@@ -101,44 +102,44 @@ def _check_mixer(model: ModelSpec, kind: LayerKind, mixer: Mixer, core: Attentio
     names = {op.name for op in mixer.linears}
     if not names <= (_LATENT if latent else _PLAIN) or "attention_out" not in names:
         odd = sorted(names - (_LATENT if latent else _PLAIN)) or sorted(names)
-        _refuse(model, kind.name, f"the attention projection {', '.join(odd)}")
+        _refuse(model, kind, f"the attention projection {', '.join(odd)}")
     if core.selected_keys or core.compression != 1 or core.indexer_heads or not core.causal:
-        _refuse(model, kind.name, "sparse, compressed or bidirectional attention")
+        _refuse(model, kind, "sparse, compressed or bidirectional attention")
     if not latent and core.qk_head_dim != core.v_head_dim:
-        _refuse(model, kind.name, "value heads of another size than key heads")
+        _refuse(model, kind, "value heads of another size than key heads")
     if latent and core.window is not None:
-        _refuse(model, kind.name, "latent attention with a window")
+        _refuse(model, kind, "latent attention with a window")
     extras = {e.name for e in mixer.extras}
     if not extras <= (_LATENT_NORMS if latent else _HEAD_NORMS):
-        _refuse(model, kind.name, f"{', '.join(sorted(extras))} in the attention")
+        _refuse(model, kind, f"{', '.join(sorted(extras))} in the attention")
     if not latent and any(e.parameters != core.qk_head_dim for e in mixer.extras):
-        _refuse(model, kind.name, "query and key norms over all heads together")
+        _refuse(model, kind, "query and key norms over all heads together")
 
 
 def _check_moe(model: ModelSpec, kind: LayerKind, moe: Moe) -> None:
     if moe.latent_linears:
-        _refuse(model, kind.name, "experts in a latent space")
+        _refuse(model, kind, "experts in a latent space")
     if moe.extras or moe.router.bias or moe.expert.bias or moe.expert.extras:
-        _refuse(model, kind.name, "trained extras or biases of the router or the experts")
+        _refuse(model, kind, "trained extras or biases of the router or the experts")
     if moe.shared is not None and (moe.shared.gated != moe.expert.gated or moe.shared.bias):
-        _refuse(model, kind.name, "a shared expert unlike the routed ones")
+        _refuse(model, kind, "a shared expert unlike the routed ones")
     if any(e.name != "shared_expert_gate" for e in moe.shared_extras):
-        _refuse(model, kind.name, f"{moe.shared_extras[0].name!r} on the shared expert")
+        _refuse(model, kind, f"{moe.shared_extras[0].name!r} on the shared expert")
 
 
 def _check_same(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> None:
     first = kinds[0]
     for kind in kinds[1:]:
         if _but_window(kind.mixer) != _but_window(first.mixer):
-            _refuse(model, kind.name, f"other attention shapes than those of {first.name!r}")
+            _refuse(model, kind, f"other attention shapes than those of {first.name!r}")
     windows = {k.mixer.core.window for k in kinds if k.mixer and isinstance(k.mixer.core, AttentionCore)} - {None}
     dense = {k.mlp for k in kinds if k.mlp}
     moes = {k.moe for k in kinds if k.moe}
     if len(windows) > 1 or len(dense) > 1 or len(moes) > 1:
-        _refuse(model, kinds[-1].name, "windows, feed-forwards or expert layers of several shapes")
+        _refuse(model, kinds[-1], "windows, feed-forwards or expert layers of several shapes")
     gated = {m.gated for m in (*dense, *(m.expert for m in moes))}
     if len(gated) > 1:
-        _refuse(model, kinds[-1].name, "gated and plain feed-forwards together")
+        _refuse(model, kinds[-1], "gated and plain feed-forwards together")
 
 
 def _but_window(mixer: Mixer | None) -> object:
@@ -273,16 +274,18 @@ def _facts(model: ModelSpec, kinds: tuple[LayerKind, ...], family: Family, notes
     mlp = next((k.mlp or (k.moe.expert if k.moe else None) for k in kinds), None)
     name = "SiLU" if mlp and mlp.gated else "squared ReLU" if family.squared_relu else "GELU"
     notes.append(f"activation {name} (not carried by the model description)")
-    return facts + (_router(family, notes) if any(k.moe for k in kinds) else [])
+    moe = next((k.moe for k in kinds if k.moe), None)
+    return facts + (_router(moe, family, notes) if moe else [])
 
 
-def _router(family: Family, notes: list[str]) -> Args:
+def _router(moe: Moe, family: Family, notes: list[str]) -> Args:
     notes.append(f"router {family.router}, load balancing by an auxiliary loss (not carried by the model description)")
     if family.router == "sigmoid":
         args = ["--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias"]
         args += ["--moe-router-load-balancing-type", "seq_aux_loss", "--moe-aux-loss-coeff", "1e-4"]
     else:
-        args = ["--moe-router-pre-softmax"] if family.router == "pre_softmax" else []
+        # A softmax over one chosen expert would always be 1, so Megatron wants it over all of them.
+        args = ["--moe-router-pre-softmax"] if family.router == "pre_softmax" or moe.top_k == 1 else []
         args += ["--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "1e-3"]
     scale = family.router_scale
     return args if scale is None else [*args, "--moe-router-topk-scaling-factor", f"{scale:g}"]

@@ -12,10 +12,11 @@ _AXES = frozenset({"tp", "cp", "ep", "dp", "pp"})
 
 
 def rank_groups(strategy: Strategy, order: str = MEGATRON_ORDER) -> dict[str, list[list[int]]]:
-    """Groups of global ranks by name: tp, cp, dp, dp_cp, pp of the dense mesh and ep, etp, edp of the expert mesh.
+    """Groups of global ranks by name: tp, cp, dp, dp_cp, shard, pp of the dense mesh; ep, etp, edp of the expert mesh.
 
     ``order`` names the axes from the fastest varying. The dense mesh has ep = 1; the expert mesh has cp = 1, etp in
-    the place of tp and edp in the place of dp.
+    the place of tp and edp in the place of dp. A ``shard`` group holds one set of optimizer shards: all of dp_cp, or
+    runs of ``zero_group`` ranks of it.
 
     Raises:
         InputError: the order does not name each of tp, cp, ep, dp and pp once, the expert mesh does not divide the
@@ -36,11 +37,17 @@ def rank_groups(strategy: Strategy, order: str = MEGATRON_ORDER) -> dict[str, li
         "cp": dense.groups("cp"),
         "dp": dense.groups("dp"),
         "dp_cp": dense.groups("dp", "cp"),
+        "shard": _runs(dense.groups("dp", "cp"), s.zero_group),
         "pp": dense.groups("pp"),
         "ep": expert.groups("ep"),
         "etp": expert.groups("tp"),
         "edp": expert.groups("dp"),
     }
+
+
+def _runs(groups: list[list[int]], size: int) -> list[list[int]]:
+    """Groups cut into runs of ``size`` ranks; 0 leaves them whole."""
+    return sorted(g[i : i + size] for g in groups for i in range(0, len(g), size)) if size else groups
 
 
 class _Mesh:

@@ -1,0 +1,100 @@
+"""Plans that Megatron must accept, over models, clusters and degrees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.strategy import Strategy
+
+from ..problems import DEEPSEEK, GPT, LLAMA, MIXTRAL, QWEN, fitted, problem
+
+_TP8 = {"tp": 8, "sp": True}
+_WEAVE: dict[str, Any] = {"schedule": "interleaved"}
+
+_DENSE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"name": LLAMA}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "tp_overlap": True}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "vpp": 5, **_WEAVE}),
+    ({"name": LLAMA}, {"tp": 4, "sp": True, "pp": 4, "vpp": 5, "cp": 2, **_WEAVE}),
+    ({"name": LLAMA, "sequence": 32768, "batch": 256}, {**_TP8, "pp": 4, "cp": 4}),
+    ({"name": LLAMA, "sequence": 131072, "batch": 64}, {**_TP8, "cp": 16, "recompute": "full"}),
+    ({"name": LLAMA}, {"tp": 4, "sp": True, "cp": 2, "cp_comm": "a2a", "ulysses": 2, "pp": 2}),
+    ({"name": LLAMA}, {"tp": 2, "sp": True, "cp": 8, "cp_comm": "a2a+p2p", "ulysses": 4, "pp": 4}),
+    ({"name": LLAMA}, {"tp": 4, "cp": 4, "cp_comm": "all_gather", "pp": 2}),
+    ({"name": LLAMA}, {"tp": 16, "sp": True, "pp": 2}),
+    ({"name": LLAMA}, {"tp": 8, "pp": 2, "zero": 0}),
+    ({"name": LLAMA}, {"tp": 8, "pp": 2, "zero": 0, "dp_overlap": False}),
+    ({"name": LLAMA}, {**_TP8, "pp": 2, "zero_group": 8}),
+    ({"name": LLAMA}, {**_TP8, "cp": 2, "pp": 4, "zero_group": 4}),
+    ({"name": LLAMA}, {"zero": 3}),
+    ({"name": LLAMA}, {"zero": 2, "tp": 2, "sp": True}),
+    ({"name": LLAMA}, {"zero": 3, "zero_group": 64, "recompute": "full"}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "recompute": "selective"}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "recompute": "full", "recompute_layers": 7}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "vpp": 5, "recompute": "full", "recompute_layers": 10, **_WEAVE}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "recompute": "full", "recompute_per_stage": (3, 3, 3, 3)}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "layers_per_stage": (19, 21, 21, 19)}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "layers_per_stage": (18, 22, 21, 19)}),
+    ({"name": LLAMA}, {**_TP8, "pp": 2, "layers_per_stage": (41, 39)}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "layers_per_stage": (0, 27, 27, 26)}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "vpp": 2, "layers_per_stage": (9, 10, 10, 10, 11, 10, 10, 10), **_WEAVE}),
+    ({"name": LLAMA}, {**_TP8, "pp": 8, "vpp": 3, **_WEAVE}),
+    ({"name": LLAMA}, {**_TP8, "pp": 3, "dp": 21}),
+    ({"name": LLAMA, "dtype": "fp8"}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA, "dtype": "mxfp8", "cluster": "dgx-b200", "gpus": 256}, {"tp": 4, "sp": True, "pp": 2}),
+    ({"name": LLAMA, "dtype": "nvfp4", "cluster": "dgx-b200", "gpus": 256}, {"tp": 4, "sp": True, "pp": 2}),
+    ({"name": LLAMA, "optimizer": "adam_bf16_moments"}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA, "optimizer": "adam_8bit"}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA, "optimizer": "muon"}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA, "optimizer": "sgd"}, {**_TP8, "pp": 4, "zero": 0}),
+    ({"name": LLAMA, "gpus": 64, "batch": 128}, {**_TP8, "offload_optimizer": 0.5}),
+    ({"name": LLAMA, "gpus": 8, "batch": 16}, {**_TP8, "recompute": "full"}),
+    ({"name": LLAMA, "runtime": "nemo-24.07"}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA, "changes": {"cuda_graphs": True}}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA, "changes": {"vocab_multiple": 1}}, {**_TP8, "pp": 4}),
+    ({"name": LLAMA, "changes": {"grad_comm_bytes": 2.0}}, {**_TP8, "pp": 4}),
+    ({"name": GPT, "sequence": 2048, "batch": 1536, "gpus": 768}, {**_TP8, "pp": 8, "vpp": 6, **_WEAVE}),
+    ({"name": GPT, "sequence": 2048, "batch": 1536, "gpus": 1024, "dtype": "fp16"}, {"tp": 8, "pp": 16}),
+    ({"name": GPT, "sequence": 2048, "dtype": "fp32"}, {**_TP8, "pp": 32}),
+]
+
+_EXPERTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"name": MIXTRAL}, {"tp": 2, "sp": True, "pp": 8, "ep": 8}),
+    ({"name": MIXTRAL}, {"tp": 4, "sp": True, "pp": 4, "ep": 4, "etp": 4}),
+    ({"name": MIXTRAL}, {"tp": 2, "sp": True, "pp": 4, "vpp": 14, "ep": 8, **_WEAVE}),
+    ({"name": MIXTRAL}, {"tp": 2, "sp": True, "pp": 4, "vpp": 7, "ep": 8, "ep_overlap": True, **_WEAVE}),
+    ({"name": MIXTRAL}, {"ep": 8, "ep_overlap": True, "recompute": "selective"}),
+    ({"name": MIXTRAL}, {"ep": 8, "zero": 3}),
+    ({"name": MIXTRAL, "sequence": 16384}, {"cp": 4, "pp": 8, "ep": 8}),
+    ({"name": MIXTRAL, "runtime": "megatron-core-moe"}, {"pp": 8, "ep": 8}),
+    ({"name": MIXTRAL, "changes": {"moe_dispatcher": "hybridep"}}, {"pp": 8, "ep": 8}),
+    ({"name": MIXTRAL, "changes": {"moe_dispatcher": "allgather"}}, {"pp": 8, "ep": 2}),
+    ({"name": DEEPSEEK, "gpus": 1024, "batch": 8192}, {"pp": 16, "ep": 64}),
+    ({"name": DEEPSEEK, "gpus": 1024, "batch": 8192, "dtype": "fp8_block"}, {"pp": 8, "vpp": 4, "ep": 32, **_WEAVE}),
+    ({"name": DEEPSEEK, "gpus": 256, "batch": 2048}, {"tp": 2, "sp": True, "pp": 8, "ep": 32, "recompute": "full"}),
+    ({"name": DEEPSEEK, "sequence": 32768}, {"tp": 2, "sp": True, "cp": 4, "pp": 8, "ep": 64}),
+    ({"name": DEEPSEEK, "batch": 2048}, {"pp": 8, "vpp": 2, "ep": 32, "ep_overlap": True, **_WEAVE}),
+    (
+        {"name": DEEPSEEK, "changes": {"selective_recompute": "norms_and_activations"}},
+        {"pp": 8, "ep": 64, "recompute": "selective"},
+    ),
+    ({"name": DEEPSEEK, "train_mtp": False}, {"pp": 8, "ep": 64, "layers_per_stage": (7, 8, 8, 8, 8, 8, 8, 6)}),
+    ({"name": QWEN}, {"tp": 4, "sp": True, "pp": 8, "ep": 8}),
+    ({"name": QWEN}, {"tp": 2, "sp": True, "pp": 8, "vpp": 3, "ep": 32, **_WEAVE}),
+    ({"name": QWEN}, {"tp": 4, "sp": True, "pp": 8, "ep": 8, "zero_group": 8}),
+    ({"name": QWEN, "sequence": 32768}, {"tp": 2, "sp": True, "cp": 4, "pp": 4, "ep": 32}),
+]
+
+
+def plans() -> list[tuple[Problem, Strategy]]:
+    """Every plan with its problem."""
+    made = []
+    for given, settings in _DENSE + _EXPERTS:
+        if "dp" in settings:
+            # A pipeline of three: 8 x 3 x 21 GPUs.
+            p = problem(**{**given, "gpus": 504, "batch": 1008})
+        else:
+            p = problem(**given)
+        made.append((p, fitted(p, **settings)))
+    return made

@@ -1,0 +1,175 @@
+"""Plans against the real Megatron-Core: accepted by its checks, with the degrees, layers and rank groups we mean.
+
+Needs ``SHARDWISE_MEGATRON_PYTHON``, the interpreter of an environment with megatron-core 0.19 (``.ci/validators.sh``
+makes one).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardwise.costmodel.presets import list_presets
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.splits import even_split
+from shardwise.costmodel.strategy import Strategy
+from shardwise.hardware_profiles.errors import InputError
+from shardwise.launchers.base import get_launcher
+from shardwise.launchers.megatron_files import megatron_arguments
+from shardwise.launchers.megatron_plan import environment
+from shardwise.launchers.ranks import rank_groups
+
+from ..problems import GPT, LLAMA, MIXTRAL, model, problem
+from .cases import plans
+
+pytestmark = pytest.mark.validators
+
+RUNNER = Path(__file__).with_name("megatron_runner.py")
+MEGATRON = get_launcher("megatron")
+Case = dict[str, Any]
+
+
+def ask_megatron(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
+    """The answers of Megatron's own checks, all cases in one process (importing it takes seconds)."""
+    python = os.environ.get("SHARDWISE_MEGATRON_PYTHON")
+    if not python:
+        pytest.skip("SHARDWISE_MEGATRON_PYTHON is not set: run .ci/validators.sh to make an environment for Megatron")
+    questions, answers = folder / "cases.json", folder / "answers.json"
+    questions.write_text(json.dumps(cases))
+    done = subprocess.run(
+        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=900, check=False
+    )
+    assert answers.exists(), done.stderr[-2000:]
+    found: list[dict[str, Any]] = json.loads(answers.read_text())
+    return found
+
+
+def case_of(p: Problem, s: Strategy) -> Case:
+    return {"args": megatron_arguments(p, s), "world": p.cluster.num_gpus, "env": environment(p, s)}
+
+
+PLANS = plans()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return ask_megatron([case_of(p, s) for p, s in PLANS], tmp_path_factory.mktemp("megatron"))
+
+
+def test_there_are_enough_plans_and_our_rules_allow_them() -> None:
+    assert len(PLANS) >= 50
+    for p, s in PLANS:
+        assert MEGATRON.violations(p, s) == [], (p.model.name, s)
+
+
+@pytest.mark.parametrize("index", range(len(PLANS)))
+def test_megatron_accepts_the_plan_and_means_the_same(index: int, answers: list[dict[str, Any]]) -> None:
+    (p, s), answer = PLANS[index], answers[index]
+    assert answer["accepted"], (p.model.name, s, answer["error"])
+    assert degrees_of(answer) == {
+        "tp": s.tp,
+        "pp": s.pp,
+        "vpp": s.vpp,
+        "cp": s.cp,
+        "dp": s.dp,
+        "ep": s.ep,
+        "sp": s.sp,
+        "m": s.num_microbatches,
+        "zero": s.zero > 0 and p.workload.optimizer != "muon",
+        "fsdp": s.zero >= 2,
+        "tp_overlap": s.tp_overlap,
+    }
+    assert tuple(answer["layers"]) == (s.layers_per_stage or even_split(p.model.num_layers, s.pp * s.vpp))
+    if p.runtime.vocab_multiple > 1:
+        assert answer["padded_vocabulary"] == p.padded_vocabulary(np.array([s.tp]))[0]
+    check_groups(p, s, answer["groups"])
+
+
+def degrees_of(answer: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "tp": answer["tensor_model_parallel_size"],
+        "pp": answer["pipeline_model_parallel_size"],
+        "vpp": answer["vpp"],
+        "cp": answer["context_parallel_size"],
+        "dp": answer["data_parallel_size"],
+        "ep": answer["expert_model_parallel_size"],
+        "sp": answer["sequence_parallel"],
+        "m": answer["num_microbatches"],
+        # Megatron moves a layer-wise optimizer's sharding to another switch.
+        "zero": answer["use_distributed_optimizer"],
+        "fsdp": answer["use_megatron_fsdp"],
+        "tp_overlap": answer["tp_comm_overlap"],
+    }
+
+
+def check_groups(p: Problem, s: Strategy, theirs: dict[str, list[list[int]]]) -> None:
+    ours = rank_groups(s)
+    names = ["tp", "cp", "dp", "dp_cp", "pp"]
+    if p.model.is_moe:
+        # Without experts Megatron's expert mesh follows tp; nothing runs on it.
+        names += ["ep", "etp", "edp"]
+    if s.zero_group and s.zero_group < s.dp * s.cp:
+        names.append("shard")
+    for name in names:
+        assert ours[name] == theirs[name], name
+
+
+ONLY_WITH_TRANSFORMER_ENGINE = {"deepseek-v2-lite", "moonlight-16b-a3b"}
+"""Latent attention without query compression: Megatron's own layers (without Transformer Engine) refuse its norms."""
+
+
+def test_megatron_builds_exactly_our_parameters(tmp_path: Path) -> None:
+    """The model arguments of every preset, cut to its first layers of each kind, build the same number of weights."""
+    cases, wanted = [], []
+    for name in list_presets():
+        spec = replace(model(name), layers=model(name).layers[:5])
+        p = problem(spec, gpus=8, batch=8, sequence=1024)
+        p = replace(p, cluster=p.cluster.with_num_gpus(1))
+        s = Strategy(num_microbatches=8)
+        if name in ONLY_WITH_TRANSFORMER_ENGINE:
+            continue
+        try:
+            cases.append({**case_of(p, s), "count": True})
+        except InputError:
+            continue
+        wanted.append((name, spec.total_parameters + spec.mtp_parameters))
+    assert {LLAMA, GPT, MIXTRAL} <= {name for name, _ in wanted}
+    found = ask_megatron(cases, tmp_path)
+    assert [(n, a.get("parameters", a["error"])) for (n, _), a in zip(wanted, found, strict=True)] == wanted
+
+
+REFUSED: list[tuple[dict[str, Any], Strategy, str]] = [
+    ({}, Strategy(tp=8, sp=True, pp=3, dp=16, num_microbatches=64), "world-size"),
+    ({"batch": 1000}, Strategy(tp=8, sp=True, pp=4, dp=16, num_microbatches=62), "global-batch"),
+    ({}, Strategy(tp=128, sp=True, dp=4, num_microbatches=256), "heads"),
+    ({"sequence": 4100}, Strategy(tp=2, cp=4, dp=64, num_microbatches=16), "sequence-cp"),
+    ({"sequence": 4100}, Strategy(tp=2, cp=4, cp_comm="a2a", ulysses=4, dp=64, num_microbatches=16), "sequence-2cp"),
+    ({"optimizer": "muon"}, Strategy(zero=3, dp=512, num_microbatches=2), "fsdp-optimizer"),
+    ({"name": MIXTRAL}, Strategy(ep=16, dp=512, num_microbatches=2), "experts"),
+    ({"name": MIXTRAL}, Strategy(tp=2, sp=True, pp=8, ep=8, dp=32, num_microbatches=32, ep_overlap=True),
+     "ep-overlap-pipeline"),
+    ({"name": MIXTRAL}, Strategy(ep=8, dp=512, num_microbatches=2, ep_overlap=True, recompute="full"),
+     "ep-overlap-recompute"),
+    ({}, Strategy(tp=8, pp=4, dp=16, num_microbatches=64, tp_overlap=True), "tp-overlap-needs-sp"),
+    ({"name": GPT, "sequence": 4096}, Strategy(tp=8, sp=True, pp=8, dp=8, num_microbatches=128), "learned-positions"),
+    ({"name": MIXTRAL, "gpus": 8, "batch": 8}, Strategy(tp=4, sp=True, pp=2, ep=8, num_microbatches=8), "expert-mesh"),
+]  # fmt: skip
+"""Strategies that our rules refuse and the real Megatron refuses too, at parsing or when it makes its groups."""
+
+
+def test_what_we_refuse_megatron_refuses(tmp_path: Path) -> None:
+    cases = []
+    for given, s, rule in REFUSED:
+        p = problem(**given)
+        assert rule in {v.rule for v in MEGATRON.violations(p, s)}, (rule, MEGATRON.violations(p, s))
+        cases.append(case_of(p, s))
+    answers = ask_megatron(cases, tmp_path)
+    accepted = [rule for (_, _, rule), answer in zip(REFUSED, answers, strict=True) if answer["accepted"]]
+    assert accepted == []
