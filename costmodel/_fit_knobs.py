@@ -10,8 +10,9 @@ from typing import Literal
 class Knob:
     """One shared figure. ``match``: patterns of runtime, accelerator or link technology names.
 
-    ``field``: a runtime field, ``sustained.DTYPE`` or ``attention.KERNEL`` of an accelerator, or ``efficiency`` of a link
-    (multiplies its shares). ``precision``: the workload precisions it is read from, all if empty.
+    ``field``: a runtime field; ``sustained.DTYPE+DTYPE`` or ``attention.KERNEL`` of an accelerator (the unfused kernel has
+    its passes multiplied); ``efficiency`` (all kinds but p2p) or ``efficiency.p2p`` of a link, multiplying its shares.
+    ``precision``: the workload precisions it is read from, all if empty.
     """
 
     name: str
@@ -48,8 +49,7 @@ _TITAN = ("torchtitan", "pytorch-fsdp")
 
 KNOBS: tuple[Knob, ...] = (
     # How much of the isolated GEMM speed is left in long training: clocks under power and heat.
-    _device("A100", _A100, "sustained.bf16", 0.7, 1.0),
-    _device("A100", _A100, "sustained.fp16", 0.7, 1.0),
+    _device("A100", _A100, "sustained.bf16+fp16", 0.7, 1.0),
     _device("H100", _H100, "sustained.bf16", 0.65, 1.0),
     _device("H100", _H100, "sustained.fp8", 0.6, 1.0),
     _device("H100 500W", _H500, "sustained.bf16", 0.45, 1.0),
@@ -64,21 +64,26 @@ KNOBS: tuple[Knob, ...] = (
     _device("B300", _B300, "sustained.nvfp4", 0.4, 1.0),
     _device("V100", _V100, "sustained.fp16", 0.5, 1.0),
     # Attention kernels.
-    _device("A100", _A100, "attention.unfused", 0.5, 1.3),
+    _device("A100", _A100, "attention.unfused", 0.3, 1.3),
     _device("A100", _A100, "attention.fa1", 0.5, 1.2),
     _device("A100", _A100, "attention.fa2", 0.5, 1.2),
     _device("H100", (*_H100, *_H500), "attention.cudnn", 0.5, 1.1),
     _device("H100", (*_H100, *_H500), "attention.fa2", 0.5, 1.1),
     _device("H100", (*_H100, *_H500), "attention.fa1", 0.5, 1.1),
     _device("B200", (*_B200, *_B300), "attention.cudnn", 0.4, 1.1),
-    _device("V100", _V100, "attention.unfused", 0.5, 1.3),
+    _device("V100", _V100, "attention.unfused", 0.3, 1.3),
     # Links: share of the micro-benchmark's rate that is left beside compute.
     Knob("nvlink3 efficiency", "network", ("nvlink3",), "efficiency", 0.6, 1.1),
-    Knob("nvlink4 efficiency", "network", ("nvlink4",), "efficiency", 0.6, 1.1),
-    Knob("nvlink5 efficiency", "network", ("nvlink5",), "efficiency", 0.6, 1.1),
+    Knob("nvlink4 efficiency", "network", ("nvlink4",), "efficiency", 0.85, 1.1),
+    Knob("nvlink5 efficiency", "network", ("nvlink5",), "efficiency", 0.85, 1.1),
+    Knob("nvlink3 efficiency.p2p", "network", ("nvlink3",), "efficiency.p2p", 0.4, 1.2),
     Knob("ib-hdr efficiency", "network", ("ib-hdr",), "efficiency", 0.4, 1.05),
     Knob("ib-ndr efficiency", "network", ("ib-ndr",), "efficiency", 0.4, 1.05),
+    Knob("ib-hdr efficiency.p2p", "network", ("ib-hdr",), "efficiency.p2p", 0.3, 1.05),
+    Knob("ib-ndr efficiency.p2p", "network", ("ib-ndr",), "efficiency.p2p", 0.3, 1.05),
     Knob("omni-path efficiency", "network", ("omni-path",), "efficiency", 0.3, 3.0),
+    Knob("omni-path efficiency.p2p", "network", ("omni-path",), "efficiency.p2p", 0.3, 1.2),
+    Knob("ib-hdr-recalled efficiency", "network", ("ib-hdr-recalled",), "efficiency", 0.2, 1.9),
     # Frameworks.
     _runtime("megatron 2021-22", _OLD, "elementwise_bytes_factor", 0.8, 3.5),
     _runtime("megatron-deepspeed", _MGDS, "host_s_per_layer", 2e-4, 2.5e-3),
@@ -87,13 +92,17 @@ KNOBS: tuple[Knob, ...] = (
     _runtime("megatron-deepspeed", _MGDS, "loss_bytes_per_logit", 8.0, 60.0),
     _runtime("megatron-deepspeed", _MGDS, "fixed_s_per_step", 0.0, 0.3),
     _runtime("megatron-deepspeed", _MGDS, "host_s_per_microbatch", 0.0, 0.02),
+    _runtime("megatron-deepspeed", _MGDS, "pp_hidden", 0.0, 1.0),
     _runtime("hagemann", _HAG, "host_s_per_layer", 2e-4, 3e-3),
     _runtime("hagemann", _HAG, "host_s_per_tp_rank", 0.0, 2e-3),
     _runtime("hagemann", ("hagemann",), "elementwise_bytes_factor", 0.8, 4.0),
-    _runtime("hagemann eager norm", ("hagemann-fa1", "hagemann-fa2", "hagemann-fused"), "elementwise_bytes_factor", 1.0, 6.0),
+    _runtime(
+        "hagemann eager norm", ("hagemann-fa1", "hagemann-fa2", "hagemann-fused"), "elementwise_bytes_factor", 1.0, 6.0
+    ),
     _runtime("hagemann torch", ("hagemann-torch",), "elementwise_bytes_factor", 1.0, 9.0),
     _runtime("hagemann", _HAG, "loss_bytes_per_logit", 8.0, 60.0),
     _runtime("hagemann", _HAG, "host_s_per_microbatch", 0.0, 0.02),
+    _runtime("hagemann", _HAG, "pp_hidden", 0.0, 1.0),
     _runtime("zero-bubble", ("zero-bubble-*",), "elementwise_bytes_factor", 0.8, 3.0),
     _runtime("nemo", _NEMO, "host_s_per_layer", 1e-4, 1.5e-3),
     _runtime("nemo", ("nemo-*",), "fixed_s_per_step", 0.0, 0.5),
@@ -106,9 +115,15 @@ KNOBS: tuple[Knob, ...] = (
     _runtime("bridge", _BRIDGE, "elementwise_bytes_factor", 0.6, 2.5),
     _runtime("bridge", _BRIDGE, "tp_hidden", 0.2, 0.98),
     _runtime("bridge 25.x", ("megatron-bridge-25.*",), "host_s_per_moe_layer", 3e-4, 8e-3),
-    _runtime("bridge 26.02-04", ("megatron-bridge-26.02*", "megatron-bridge-26.04*"), "host_s_per_moe_layer", 3e-4, 8e-3),
-    _runtime("bridge 26.06-08", ("megatron-bridge-26.06*", "megatron-bridge-26.08"), "host_s_per_moe_layer", 1e-4, 4e-3),
-    _runtime("bridge 25.x-26.04", ("megatron-bridge-25.*", "megatron-bridge-26.0[24]*"), "grouped_gemm_scale", 0.4, 1.0),
+    _runtime(
+        "bridge 26.02-04", ("megatron-bridge-26.02*", "megatron-bridge-26.04*"), "host_s_per_moe_layer", 3e-4, 8e-3
+    ),
+    _runtime(
+        "bridge 26.06-08", ("megatron-bridge-26.06*", "megatron-bridge-26.08"), "host_s_per_moe_layer", 1e-4, 4e-3
+    ),
+    _runtime(
+        "bridge 25.x-26.04", ("megatron-bridge-25.*", "megatron-bridge-26.0[24]*"), "grouped_gemm_scale", 0.4, 1.0
+    ),
     _runtime("bridge 26.06-08", ("megatron-bridge-26.06*", "megatron-bridge-26.08"), "grouped_gemm_scale", 0.4, 1.0),
     _runtime("llm-foundry", _FOUNDRY, "host_s_per_layer", 1e-4, 2e-3),
     _runtime("llm-foundry", _FOUNDRY, "elementwise_bytes_factor", 0.8, 4.0),

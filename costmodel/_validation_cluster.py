@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,8 +26,25 @@ NODE_RATES: tuple[tuple[str, str], ...] = (
 )
 """How rows word the network between nodes; the first match wins. A rate without a count or unit is one NIC per node."""
 
-OMNI_PATH_SHARE = 0.25
-"""Share of the Omni-Path rate that NCCL reaches at Jean Zay: fitted to the BLOOM and BigScience rows (0.2 to 0.3)."""
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A network that reaches another share of its rate than its technology does: collectives, and p2p messages."""
+
+    words: str
+    technology: str
+    collectives: float
+    p2p: float
+    why: str
+
+
+SITES = (
+    Site("Omni-Path", "omni-path", 0.25, 0.8, "Omni-Path of Jean Zay: shares fitted to the BLOOM and BigScience rows"),
+    Site(
+        r"IB \(8x200Gb/s HDR, recalled\)", "ib-hdr-recalled", 0.5, 0.8, "rate recalled: shares fitted to its own rows"
+    ),
+)
+"""Networks by how rows word them; the shares are of the site, not of a row."""
 
 PREFERRED = {
     "A100-SXM4-80GB": "dgx-a100-80gb",
@@ -107,8 +124,11 @@ def _outer_tier(base: Tier, node: int, count: int, words: str, notes: list[str])
         said = f"hardware.inter_node = {words!r} states no rate" if words else "hardware.inter_node is not stated"
         notes.append(f"{said}: {base.bytes_per_s * 8 / 1e9:.0f} Gb/s per GPU, as {base.name}")
         return tier
-    if "omni-path" in words.lower():
-        tier = replace(tier, efficiency=dict.fromkeys(tier.efficiency, OMNI_PATH_SHARE), technology="omni-path")
+    for site in SITES:
+        if re.search(site.words, words):
+            shares = {kind: site.p2p if kind == "p2p" else site.collectives for kind in tier.efficiency}
+            notes.append(f"hardware.inter_node: {site.why}")
+            tier = replace(tier, efficiency=shares, technology=site.technology)
     return replace(tier, bytes_per_s=rate)
 
 

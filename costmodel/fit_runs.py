@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from shardwise.hardware_profiles.accelerator import Accelerator
+from shardwise.hardware_profiles.accelerator import Accelerator, AttentionLaw
 from shardwise.hardware_profiles.cluster import Cluster
 
 from ._fit_knobs import KNOBS, Knob
@@ -28,7 +28,6 @@ from ._validation_stats import spread
 from .evaluate import evaluate
 from .problem import Problem
 from .rows import RowInputs
-from .runtime import Runtime
 from .strategy import Strategies
 from .validation import read_rows
 
@@ -98,10 +97,13 @@ def _matches(knob: Knob, name: str) -> bool:
 def _device_value(acc: Accelerator, field: str, problem: Problem) -> float | None:
     kind, _, name = field.partition(".")
     if kind == "sustained":
-        return acc.sustained.get(name, 1.0) if name in (problem.gemm_dtype, problem.wide_dtype) else None
+        used = [n for n in name.split("+") if n in (problem.gemm_dtype, problem.wide_dtype)]
+        return acc.sustained.get(used[0], 1.0) if used else None
     if kind == "attention":
         law = acc.attention.get(name)
-        return law.sustained if law is not None and name == problem.runtime.attention_kernel else None
+        if law is None or name != problem.runtime.attention_kernel:
+            return None
+        return 1.0 if law.softmax_passes_forward > 0.0 else law.sustained
     return float(getattr(acc, kind))
 
 
@@ -125,15 +127,28 @@ def apply_knobs(problem: Problem, values: Mapping[Knob, float]) -> Problem:
 def _set_device(acc: Accelerator, field: str, value: float) -> Accelerator:
     kind, _, name = field.partition(".")
     if kind == "sustained":
-        return replace(acc, sustained={**acc.sustained, name: value})
+        return replace(acc, sustained={**acc.sustained, **dict.fromkeys(name.split("+"), value)})
     if kind == "attention":
-        return replace(acc, attention={**acc.attention, name: replace(acc.attention[name], sustained=value)})
-    return replace(acc, **{kind: value})
+        return replace(acc, attention={**acc.attention, name: _set_kernel(acc.attention[name], value)})
+    changed: dict[str, Any] = {kind: value}
+    return replace(acc, **changed)
+
+
+def _set_kernel(law: AttentionLaw, value: float) -> AttentionLaw:
+    """Flash kernels take the sustained share; the unfused class has its passes over the scores multiplied."""
+    if law.softmax_passes_forward > 0.0:
+        return replace(
+            law,
+            softmax_passes_forward=law.softmax_passes_forward * value,
+            softmax_passes_backward=law.softmax_passes_backward * value,
+        )
+    return replace(law, sustained=value)
 
 
 def _scaled(cluster: Cluster, knob: Knob, value: float) -> Cluster:
+    p2p = knob.field.endswith("p2p")
     tiers = tuple(
-        replace(t, efficiency={k: min(1.0, v * value) for k, v in t.efficiency.items()})
+        replace(t, efficiency={k: min(1.0, v * value) if (k == "p2p") == p2p else v for k, v in t.efficiency.items()})
         if _matches(knob, t.technology)
         else t
         for t in cluster.tiers
