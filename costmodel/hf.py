@@ -14,8 +14,8 @@ from typing import Any, Final, NoReturn
 
 from shardwise.hardware_profiles.errors import InputError
 
-from .hf_families.config import Config, show
-from .hf_families.registry import FAMILIES, WRAPPERS, Family
+from .hf_families.config import Config, one_line, show
+from .hf_families.registry import FAMILIES, UNCLEAR_TIES, WRAPPERS, Family
 from .model import ModelSpec
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
@@ -41,6 +41,9 @@ def model_from_config(data: dict[str, Any], name: str, source: str) -> ModelSpec
     """Turn the content of a ``config.json`` into a model; ``source`` is what errors call the file."""
     outer = Config(data, source)
     model_type = outer.text("model_type")
+    for entry in outer.items("architectures") or ():
+        if not isinstance(entry, str) or _OTHER_HEADS.search(entry):
+            outer.fail("architectures", "language model classes")
     if model_type in WRAPPERS or isinstance(data.get("text_config"), dict):
         return _read_wrapped(outer, model_type, name)
     family = _family(outer, model_type)
@@ -66,7 +69,7 @@ def _check_class(cfg: Config, beginnings: tuple[str, ...]) -> None:
     """A class that the model type does not imply may have other weights."""
     for entry in cfg.items("architectures") or ():
         plain = re.sub(r"[^a-z0-9]", "", entry.lower()) if isinstance(entry, str) else ""
-        if not plain.startswith(beginnings) or _OTHER_HEADS.search(entry):
+        if not plain.startswith(beginnings):
             cfg.fail("architectures", f"the language model class of model_type {cfg.data.get('model_type')}")
 
 
@@ -79,15 +82,25 @@ def _read_wrapped(outer: Config, model_type: str, name: str) -> ModelSpec:
         outer.fail("text_config", "an object describing the language model")
     inner_type = inner.text("model_type", WRAPPERS[model_type])
     family = _family(inner, inner_type)
-    if "tie_word_embeddings" in outer.data and "tie_word_embeddings" not in inner.data:
-        # Some files state the tie only beside text_config.
-        inner.data = {**inner.data, "tie_word_embeddings": outer.data["tie_word_embeddings"]}
+    _check_class(inner, family.classes)
+    _tie_from_outside(outer, inner, model_type)
     for key in ("vision_config", "audio_config"):
         if outer.has(key):
             outer.assume(f"{key} is left out: only the language model is planned")
     model = _finish(family, inner, name)
     _finish_wrapper(outer)
     return replace(model, assumptions=tuple(dict.fromkeys((*model.assumptions, *outer.assumptions))))
+
+
+def _tie_from_outside(outer: Config, inner: Config, model_type: str) -> None:
+    """The multimodal class follows the tie that stands beside ``text_config``, where one does."""
+    key = "tie_word_embeddings"
+    if key in outer.data:
+        if inner.data.get(key, outer.data[key]) != outer.data[key]:
+            outer.assume(f"{key} differs inside text_config: the outer value holds")
+        inner.data = {**inner.data, key: outer.data[key]}
+    elif key not in inner.data and model_type in UNCLEAR_TIES:
+        outer.fail(key, f"true or false: {model_type} files do not agree on it")
 
 
 def _finish_wrapper(outer: Config) -> None:
@@ -99,25 +112,30 @@ def _finish_wrapper(outer: Config) -> None:
 
 
 def _read_text(path: Path) -> str:
+    shown = one_line(str(path))
     try:
         if path.is_dir():
-            raise InputError(f"{path}: a directory: expected a config.json file")
+            raise InputError(f"{shown}: a directory: expected a config.json file")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{shown}: not a regular file: expected a config.json")
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise InputError(f"{path}: {size} bytes: expected a config.json of at most {MAX_FILE_BYTES} bytes")
+            raise InputError(f"{shown}: {size} bytes: expected a config.json of at most {MAX_FILE_BYTES} bytes")
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file: expected a config.json") from None
+        raise InputError(f"{shown}: no such file: expected a config.json") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8: expected a JSON text") from None
+        raise InputError(f"{shown}: byte {error.start} is not UTF-8: expected a JSON text") from None
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: cannot be read ({error}): expected a config.json") from None
+        raise InputError(f"{shown}: cannot be read ({one_line(str(error))}): expected a config.json") from None
 
 
 def parse_json_object(text: str, source: str) -> dict[str, Any]:
     """Parse JSON strictly: an object, no key twice."""
+
+    source = one_line(source)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -143,4 +161,4 @@ def parse_json_object(text: str, source: str) -> dict[str, Any]:
 
 
 def _not_json(source: str, reason: str) -> NoReturn:
-    raise InputError(f"{source}: not JSON ({reason}): expected a config.json object")
+    raise InputError(f"{source}: not JSON ({one_line(reason)}): expected a config.json object")

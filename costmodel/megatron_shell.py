@@ -47,8 +47,8 @@ def read_flags(
 ) -> tuple[list[Flag], list[str]]:
     """All flags in the order of the text, and the variables that could not be expanded.
 
-    ``needs_value`` says whether a flag takes its value from the next line when its own line ends. Raises InputError for a
-    text that is not a script or an argument list.
+    ``needs_value`` says whether a flag takes its value from the next line when its own line ends. Raises InputError
+    for a text that is not a script or an argument list.
     """
     if isinstance(text, str):
         listed = _as_list(text)

@@ -18,10 +18,15 @@ MAX_LAYERS: Final = 10_000
 _REQUIRED: Final = object()
 
 
+def one_line(text: str, limit: int = 400) -> str:
+    """The text without line breaks and control characters, and not too long."""
+    plain = "".join(c if c.isprintable() else "?" for c in text)
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+
+
 def show(value: object, limit: int = 60) -> str:
     """The value as one short line for an error message."""
-    text = "".join(c if c.isprintable() else "?" for c in repr(value))
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return one_line(repr(value), limit)
 
 
 class Config:
@@ -33,7 +38,7 @@ class Config:
 
     def __init__(self, data: dict[str, Any], source: str, prefix: str = "") -> None:
         self.data = data
-        self.source = source
+        self.source = one_line(source)
         self.prefix = prefix
         self.assumptions: list[str] = []
         self._known: set[str] = set()
@@ -43,7 +48,7 @@ class Config:
     def fail(self, key: str, expected: str) -> NoReturn:
         """Raise InputError naming the file, the key, its value and what was expected."""
         state = show(self.data[key]) if key in self.data else "missing"
-        raise InputError(f"{self.source}: {self.prefix}{key} = {state}: expected {expected}")
+        raise InputError(f"{self.source}: {one_line(self.prefix + key, 120)} = {state}: expected {expected}")
 
     def assume(self, note: str) -> None:
         """Record something the file does not say."""
@@ -198,6 +203,8 @@ class Config:
 
     def tied(self, default: bool) -> bool:
         """Whether embedding and head share their weights; the default belongs to the class."""
+        if "tie_word_embeddings" in self.data and not self.has("tie_word_embeddings"):
+            self.fail("tie_word_embeddings", "true or false")
         if not self.has("tie_word_embeddings"):
             self.assume(f"tie_word_embeddings is not given: {str(default).lower()} (class default)")
         return self.flag("tie_word_embeddings", default)
@@ -210,4 +217,4 @@ class Config:
                 continue
             if may_shape_the_model(key):
                 self.fail(key, "no such key: what it does to the model is not understood")
-            self.assume(f"{self.prefix}{key} is not understood and was taken to change nothing")
+            self.assume(one_line(f"{self.prefix}{key} is not understood and was taken to change nothing"))

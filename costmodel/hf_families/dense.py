@@ -135,6 +135,7 @@ QWEN3 = DenseFamily(
     windows=windows.qwen_windows,
     qk_norms=head_norms,
 )
+QWEN3_VL = replace(QWEN3, architecture="Qwen3VLForConditionalGeneration", tied=True, windows=_no_window)
 PHI3 = DenseFamily("Phi3ForCausalLM", windows=windows.same_window)
 OLMO2 = DenseFamily("Olmo2ForCausalLM", attention_bias_key="attention_bias", out_bias=None, qk_norms=projection_norms)
 OLMO3 = replace(OLMO2, architecture="Olmo3ForCausalLM", windows=_every_fourth_full)

@@ -130,7 +130,7 @@ def read_falcon(cfg: Config, name: str) -> ModelSpec:
     bias = cfg.flag("bias", False)
     cfg.ignore("alibi", "activation", "hidden_act")
     norms_given = cfg.optional_integer("num_ln_in_parallel_attn", maximum=2)
-    two = (norms_given or 2) == 2 if new else not parallel
+    two = not parallel or norms_given == 2 or (norms_given is None and new)
     norms = _two_layer_norms(hidden) if two else (layer_norm("input_norm", hidden),)
     mixer = softmax_attention(Heads(hidden, heads, kv, hidden // heads), qkv_bias=bias, out_bias=bias)
     width = cfg.optional_integer("ffn_hidden_size") or 4 * hidden

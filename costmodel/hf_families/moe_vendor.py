@@ -91,7 +91,11 @@ def read_hunyuan(cfg: Config, name: str) -> ModelSpec:
     plain = read_heads(cfg, hidden)
     heads = Heads(hidden, plain.num_heads, plain.num_kv_heads, head_dim or plain.head_dim)
     experts = cfg.integer("num_experts")
-    width = cfg.integer_per_layer("moe_intermediate_size", layers, cfg.integer("intermediate_size"))
+    dense_width = cfg.integer("intermediate_size")
+    width = cfg.integer_per_layer("moe_intermediate_size", layers, dense_width)
+    if set(width) != {dense_width}:
+        # The original code takes one of the keys, the transformers class the other.
+        cfg.fail("moe_intermediate_size", f"intermediate_size = {dense_width} in every layer")
     top = cfg.integer_per_layer("moe_topk", layers, 1)
     mixed = cfg.flag("use_mixed_mlp_moe", True)
     shared = cfg.integer_per_layer("num_shared_expert", layers, 1) if mixed else [0] * layers

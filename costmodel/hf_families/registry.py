@@ -31,6 +31,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "ministral3": _dense(dense.MINISTRAL3, "ministral3", "mistral3"),
     "qwen2": _dense(dense.QWEN2, "qwen2"),
     "qwen3": _dense(dense.QWEN3, "qwen3"),
+    "qwen3_vl_text": _dense(dense.QWEN3_VL, "qwen3vl"),
     "phi3": Family(dense.read_phi3, ("phi3",)),
     "olmo2": _dense(dense.OLMO2, "olmo2"),
     "olmo3": _dense(dense.OLMO3, "olmo3"),
@@ -97,7 +98,7 @@ WRAPPERS: Final[Mapping[str, str | None]] = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "mistral3": "ministral3",
-    "qwen3_vl": "qwen3",
+    "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
@@ -106,3 +107,6 @@ WRAPPERS: Final[Mapping[str, str | None]] = {
     "step3p7": "step3p5",
 }
 """Multimodal wrappers, and the ``model_type`` of their text part where the inner object does not say it."""
+
+UNCLEAR_TIES: Final = frozenset({"mistral3", "qwen3_vl"})
+"""Wrappers whose class default for the tie contradicts published weights: the file has to say it."""
