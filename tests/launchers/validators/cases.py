@@ -40,7 +40,7 @@ _DENSE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": LLAMA}, {**_TP8, "pp": 4, "layers_per_stage": (0, 27, 27, 26)}),
     ({"name": LLAMA}, {**_TP8, "pp": 4, "vpp": 2, "layers_per_stage": (9, 10, 10, 10, 11, 10, 10, 10), **_WEAVE}),
     ({"name": LLAMA}, {**_TP8, "pp": 8, "vpp": 3, **_WEAVE}),
-    ({"name": LLAMA}, {**_TP8, "pp": 3, "dp": 21}),
+    ({"name": LLAMA, "gpus": 504, "batch": 1008}, {**_TP8, "pp": 3}),
     ({"name": LLAMA, "dtype": "fp8"}, {**_TP8, "pp": 4}),
     ({"name": LLAMA, "dtype": "mxfp8", "cluster": "dgx-b200", "gpus": 256}, {"tp": 4, "sp": True, "pp": 2}),
     ({"name": LLAMA, "dtype": "nvfp4", "cluster": "dgx-b200", "gpus": 256}, {"tp": 4, "sp": True, "pp": 2}),
@@ -89,12 +89,4 @@ _EXPERTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 def plans() -> list[tuple[Problem, Strategy]]:
     """Every plan with its problem."""
-    made = []
-    for given, settings in _DENSE + _EXPERTS:
-        if "dp" in settings:
-            # A pipeline of three: 8 x 3 x 21 GPUs.
-            p = problem(**{**given, "gpus": 504, "batch": 1008})
-        else:
-            p = problem(**given)
-        made.append((p, fitted(p, **settings)))
-    return made
+    return [(p, fitted(p, **settings)) for given, settings in _DENSE + _EXPERTS for p in [problem(**given)]]

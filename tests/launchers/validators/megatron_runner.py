@@ -1,7 +1,7 @@
 """Puts argument lists through Megatron-Core's own checks. Runs in Megatron's environment, not in shardwise's.
 
-Usage: ``python megatron_runner.py CASES.json ANSWERS.json``. A case is ``{"args": [...], "world": N, "env": {...}}``; an
-answer has ``accepted``, ``error`` and, when accepted, the degrees, layers per chunk and rank groups that Megatron
+Usage: ``python megatron_runner.py CASES.json ANSWERS.json``. A case is ``{"args": [...], "world": N, "env": {...}}``;
+an answer has ``accepted``, ``error`` and, when accepted, the degrees, layers per chunk and rank groups that Megatron
 derived; with ``"count": true`` the parameters of the model that it builds instead. Kernels and device probes that a
 machine without a GPU lacks are replaced; checks are not.
 """
@@ -11,6 +11,7 @@ import importlib.machinery
 import io
 import json
 import os
+import pathlib
 import sys
 import types
 import typing
@@ -258,10 +259,9 @@ def run(case):
 
 def main(cases_file, answers_file):
     _stand_in_for_transformer_engine()
-    with open(cases_file, encoding="utf-8") as cases:
-        answers = [run(case) for case in json.load(cases)]
-    with open(answers_file, "w", encoding="utf-8") as out:
-        json.dump(answers, out)
+    cases = json.loads(pathlib.Path(cases_file).read_text(encoding="utf-8"))
+    answers = [run(case) for case in cases]
+    pathlib.Path(answers_file).write_text(json.dumps(answers), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Makes an environment with the real Megatron-Core and names its interpreter in SHARDWISE_MEGATRON_PYTHON. Source it.
+#
+# It is an environment of its own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU and no
+# Triton: tests/launchers/validators/megatron_runner.py stands in for the kernels.
+
+megatron_venv=${MEGATRON_VENV:-$PWD/.venvs/megatron}
+# A CPU build of torch; 3.11 is the oldest Python with a wheel of everything.
+megatron_python=${MEGATRON_BASE_PYTHON:-$(command -v python3.11 || command -v python3)}
+
+if ! "$megatron_venv/bin/python" -c 'import megatron.core, torch, einops' >/dev/null 2>&1; then
+  "$megatron_python" -m venv "$megatron_venv"
+  "$megatron_venv/bin/pip" install --quiet --disable-pip-version-check \
+    torch==2.13.0 numpy packaging einops typing_extensions
+  # Its metadata asks for a newer Python than its code and wheels do.
+  "$megatron_venv/bin/pip" install --quiet --disable-pip-version-check \
+    --no-deps --ignore-requires-python megatron-core==0.19.2
+fi
+
+export SHARDWISE_MEGATRON_PYTHON=$megatron_venv/bin/python
