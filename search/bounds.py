@@ -28,35 +28,41 @@ _CELLS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class SplitBounds:
-    """For ``n`` strategies: ``bound_s`` no split undercuts (inf where none fits), ``rest_s`` of it outside the pipeline.
+    """Bounds over every split of ``n`` strategies, arrays ``[n]``: ``bound_s >= pipeline_s + rest_s``.
 
-    ``rest_s`` holds for every split under the incumbent, so ``incumbent - rest_s`` is what the pipeline may take.
+    ``pipeline_s`` is the least time in the pipeline (inf where no split fits), ``rest_s`` the least time outside it. Both
+    hold for answers under the incumbent, whose slowest stage takes ``longest_s`` at most.
     """
 
     bound_s: Array
+    pipeline_s: Array
     rest_s: Array
+    longest_s: Array
 
 
 def split_bounds(problem: Problem, strategies: Strategies, floor_s: Array, incumbent_s: float) -> SplitBounds:
     """Bounds over every layer split and number of recomputed layers; ``floor_s`` are bounds already known.
 
-    Only bounds under ``incumbent_s`` need to be exact: how many layers a rank could hold without exceeding it is part of
-    the argument. Strategies without a pipeline, or with a schedule that is not linear, keep their floor.
+    Strategies without a pipeline, or with a schedule that is not linear, keep their floor.
     """
-    out, outside = floor_s.copy(), np.zeros(len(floor_s))
+    out = SplitBounds(floor_s.copy(), *(np.zeros(len(floor_s)) for _ in range(3)))
     for where, group in groups(problem, strategies):
         if group.pp == 1 or group.schedule not in LINEAR_SCHEDULES:
             continue
         size = max(1, _CELLS // (group.pp * _most_layers(problem.model.num_layers, group.pp)))
         for start in range(0, len(where), size):
-            part = slice(start, start + size)
-            few = replace(group, strategies=group.strategies.take(np.arange(len(where))[part]), key=group.key[part])
+            at = where[start : start + size]
+            few = replace(
+                group, strategies=strategies.take(at), key=group.key[start : start + size]
+            )
             rows = kind_rows(few)
             slowest = slowest_stage_s(rows)
-            bound, rest = _step_bound(rows, slowest, incumbent_s)
-            out[where[part]] = np.maximum(out[where[part]], np.where(np.isfinite(slowest), bound, np.inf))
-            outside[where[part]] = rest
-    return SplitBounds(out, outside)
+            fits = np.isfinite(slowest)
+            whole = Stage.of(rows, np.where(fits, slowest, 0.0), least_totals(rows), incumbent_s)
+            out.bound_s[at] = np.maximum(floor_s[at], np.where(fits, whole.pipeline_s + whole.rest_s, np.inf))
+            out.pipeline_s[at] = np.where(fits, whole.pipeline_s, np.inf)
+            out.rest_s[at], out.longest_s[at] = whole.rest_s, whole.longest_s
+    return out
 
 
 def slowest_stage_s(rows: KindRows) -> Array:
@@ -81,7 +87,8 @@ def _slowest_of(rows: KindRows, kinds: list[int]) -> Array:
     slowest = np.partition(flat, count - 1, axis=1)[:, count - 1]
     if most < count:
         # A rank that could take more layers than the table has: the argument does not hold, so claim nothing.
-        full = (seconds[:, :, -1] <= slowest[:, None]).any(axis=1)
+        last = seconds[:, :, -1]
+        full = (np.isfinite(last) & (last <= slowest[:, None])).any(axis=1)
         slowest = np.where(full, 0.0, slowest)
     return np.asarray(slowest)
 
@@ -124,28 +131,38 @@ def _ends(rows: KindRows, pp: int) -> tuple[Array, Array]:
     return seconds, held
 
 
-def _step_bound(rows: KindRows, slowest: Array, incumbent_s: float) -> tuple[Array, Array]:
-    """The cost model's own step for a pipeline whose slowest rank takes ``slowest`` and whose work adds up, ``[n]``.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The cost model's own step for a pipeline whose slowest rank and summed work are given, arrays ``[n]``."""
 
-    Also what of it lies outside the pipeline at the longest stage an answer under the incumbent may have.
-    """
-    group, pp = rows.group, rows.group.pp
-    m = group.strategies.num_microbatches
-    slowest = np.where(np.isfinite(slowest), slowest, 0.0)
-    passes = [_summed(rows, table) for table in (rows.forward, rows.backward, rows.weight)]
-    whole = sum(passes)
-    share = [np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) * (p / whole) for p in passes]
-    load = Load(*share, np.zeros((2, len(m))))
-    counts = np.zeros((2, group.counts.shape[1]))
-    two = replace(group, counts=counts, ranks=np.array([0, pp - 1]), repeats=np.array([1.0, pp - 1.0]))
-    rest = _least_totals(rows)
-    parts, _ = step_s(two, load, rest)
-    pipeline = parts.pop("compute") + parts.pop("recompute") + parts.pop("pp_bubble")
-    parts["dp_comm"] = rest.tied
-    outside = sum(parts.values())
-    longest = np.maximum(slowest, incumbent_s / m)
-    tight, loose = (_exposed(rows, stage, rest, incumbent_s) for stage in (slowest, longest))
-    return np.asarray(pipeline + outside + tight), np.asarray(outside + loose)
+    pipeline_s: Array
+    rest_s: Array
+    longest_s: Array
+
+    @classmethod
+    def of(cls, rows: KindRows, slowest: Array, rest: Totals, incumbent_s: float) -> Stage:
+        """From the seconds of the slowest rank; ``rest`` is the traffic outside the pipeline.
+
+        What data parallelism hides depends on the slowest rank: its windows are the widest that an answer under the
+        incumbent may have, so that ``rest_s`` holds for all of them.
+        """
+        group, pp = rows.group, rows.group.pp
+        m = group.strategies.num_microbatches
+        passes = [_summed(rows, table) for table in (rows.forward, rows.backward, rows.weight)]
+        whole = sum(passes)
+        share = [np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) * (p / whole) for p in passes]
+        two = replace(
+            group, counts=np.zeros((2, group.counts.shape[1])), ranks=np.array([0, pp - 1]),
+            repeats=np.array([1.0, pp - 1.0]),
+        )  # fmt: skip
+        parts, _ = step_s(two, Load(*share, np.zeros((2, len(m)))), rest)
+        pipeline = parts.pop("compute") + parts.pop("recompute") + parts.pop("pp_bubble")
+        parts["dp_comm"] = rest.tied
+        outside = sum(parts.values())
+        # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
+        fill = {"interleaved": 1.0 / group.vpp, "zb-h1": 0.0}.get(group.schedule, 1.0)
+        longest = np.maximum(slowest, (incumbent_s - outside - fill * whole) / np.maximum(m - fill, 1.0 / group.vpp))
+        return cls(np.asarray(pipeline), np.asarray(outside + _exposed(rows, longest, rest)), longest)
 
 
 def _summed(rows: KindRows, table: Array) -> Array:
@@ -153,7 +170,7 @@ def _summed(rows: KindRows, table: Array) -> Array:
     return np.asarray(rows.layers @ table[:k] + table[k] + table[k + 1] + rows.num_mtp * table[k + 2])
 
 
-def _least_totals(rows: KindRows) -> Totals:
+def least_totals(rows: KindRows) -> Totals:
     """Traffic for the parameters that the fullest rank of any split holds at least."""
     group = rows.group
     dense, expert = parameters(group)
@@ -167,23 +184,27 @@ def _least_totals(rows: KindRows) -> Totals:
     return totals(group, held[None], np.zeros_like(held)[None])
 
 
-def _exposed(rows: KindRows, slowest: Array, rest: Totals, incumbent_s: float) -> Array:
-    """Data parallel traffic under the widest windows and the most buckets that a split under the incumbent can have."""
-    group, k = rows.group, rows.num_kinds
+def _exposed(rows: KindRows, longest: Array, rest: Totals) -> Array:
+    """Data parallel traffic under the widest windows and the most buckets of stages up to ``longest`` seconds."""
+    k = rows.num_kinds
     carried = [*rows.used, k + 1, *([k + 2] if rows.num_mtp else [])]
     with np.errstate(divide="ignore", invalid="ignore"):
         forward = (rows.forward[carried] / rows.time[carried]).max(axis=0)
         backward = ((rows.backward + rows.weight + rows.again)[carried] / (rows.time + rows.again)[carried]).max(axis=0)
-    windows = Load(
-        (slowest * forward)[None], (slowest * backward)[None], np.zeros((1, len(slowest))), np.zeros((1, len(slowest)))
-    )
-    room = incumbent_s / group.strategies.num_microbatches
-    buckets = np.floor(np.minimum(room / rows.time[rows.used].min(axis=0), rows.layers.sum()) + 1e-9) + rows.num_mtp
-    out = np.zeros(len(slowest))
+    none = np.zeros((1, len(longest)))
+    windows = Load((longest * forward)[None], (longest * backward)[None], none, none)
+    buckets = most_layers(rows, longest) + rows.num_mtp
+    out = np.zeros(len(longest))
     for count in np.unique(buckets):
         at = np.flatnonzero(buckets == count)
         out[at] = _exposed_with(rows, windows, at, rest, max(1.0, float(count)))
     return out
+
+
+def most_layers(rows: KindRows, longest: Array) -> Array:
+    """Layers that a rank can hold within ``longest`` seconds, ``[n]``."""
+    least = rows.time[rows.used].min(axis=0)
+    return np.asarray(np.floor(np.minimum(longest / least, float(rows.layers.sum())) + 1e-9))
 
 
 def _exposed_with(rows: KindRows, windows: Load, at: Ints, rest: Totals, buckets: float) -> Array:

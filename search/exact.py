@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shardwise.costmodel.estimate import Estimate, estimate
 from shardwise.costmodel.evaluate import capacity_bytes, evaluate
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .bounds import split_bounds
+from .closing import Closer, Unit
 from .opening import Candidates, Opened, candidates, open_candidates
 from .proof import TOLERANCE, Clock, Proof
 from .space import Space
-from .split import EXACT_SCHEDULES, Split, one_number, solve_split, splittable
 
 FIRST_BATCH = 1024
 """Candidates opened at once at first; each further batch is twice the last."""
@@ -63,6 +62,10 @@ class Found:
         """Make a strategy that fits the incumbent if it is faster, or as fast in less memory."""
         if (step_s, peak_bytes) < (self.step_s, self.peak_bytes):
             self.best, self.step_s, self.peak_bytes = strategy, step_s, peak_bytes
+
+    def beats(self, bound_s: float) -> bool:
+        """Whether something with this bound might still be faster than the incumbent."""
+        return bound_s < self.step_s * (1.0 - TOLERANCE)
 
     def proof(self, time_s: float) -> Proof:
         """The account of the search so far."""
@@ -156,89 +159,24 @@ def _solve_splits(found: Found, clock: Clock, report: Progress) -> None:
     tight = split_bounds(found.problem, units.strategies, units.bound_s, found.step_s)
     order = np.argsort(tight.bound_s, kind="stable")
     left = math.inf
-    solver = _Solver(found)
-    for position, i in enumerate(order.tolist()):
+    closer = Closer(found)
+    for i in order.tolist():
         bound = float(tight.bound_s[i])
-        if bound >= found.step_s * (1.0 - TOLERANCE):
+        if not found.beats(bound):
             break
-        stop = "time limit" if clock.expired else "split limit" if solver.solved >= MAX_SOLVES else None
+        stop = "time limit" if clock.expired else "split limit" if closer.solved >= MAX_SOLVES else None
         if stop:
-            found.stopped_by = stop
-            left = min(left, *(float(tight.bound_s[j]) for j in order[position : position + 1]))
+            found.stopped_by, left = stop, min(left, bound)
             break
-        left = min(left, solver.close(units.strategies[i], bound, float(tight.rest_s[i])))
+        unit = Unit(units.strategies[i], bound, *(float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s)))
+        left = min(left, closer.close(unit))
         report("split", found.step_s, bound)
-    found.solved = solver.solved
+    found.solved = closer.solved
     found.open_bound_s = min(found.open_bound_s, left)
-
-
-class _Solver:
-    """Solves the splits of one search, remembering what the launcher can express."""
-
-    def __init__(self, found: Found) -> None:
-        self.found = found
-        self.solved = 0
-        self._expressible: dict[tuple[object, ...], tuple[bool, bool]] = {}
-
-    def close(self, strategy: Strategy, bound_s: float, rest_s: float) -> float:
-        """Solve one strategy's split; returns the bound that remains on it (infinite when it is settled)."""
-        problem, found = self.found.problem, self.found
-        can, uniform = self._abilities(strategy)
-        if not can:
-            return math.inf if strategy.schedule in EXACT_SCHEDULES else bound_s
-        slack = 0.0
-        for _ in range(3):
-            self.solved += 1
-            limit = found.step_s - rest_s
-            split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=limit, slack_bytes=slack)
-            if split is None:
-                return math.inf if self._trusted(strategy) and not slack else bound_s
-            answer = self._judge(split)
-            if answer is None or answer.fits:
-                break
-            # Ranks that mix kinds recompute a share of each: leave what that misses free, and solve again.
-            slack += answer.peak_memory_bytes - answer.capacity_bytes
-        return self._remaining(strategy, split, answer, bound_s, rest_s)
-
-    def _judge(self, split: Split) -> Estimate | None:
-        """The cost model's own word on a split; None when the launcher refuses it."""
-        found = self.found
-        if split.strategy.layers_per_stage is None or found.space.launcher.violations(found.problem, split.strategy):
-            return None
-        answer = estimate(found.problem, split.strategy)
-        if answer.fits:
-            found.splits.append((answer.step_time_s, split.strategy))
-            found.offer(split.strategy, answer.step_time_s, answer.peak_memory_bytes)
-        return answer
-
-    def _remaining(
-        self, strategy: Strategy, split: Split, answer: Estimate | None, bound_s: float, rest_s: float
-    ) -> float:
-        if not self._trusted(strategy):
-            return bound_s
-        bound = max(bound_s, split.pipeline_s + rest_s)
-        step = answer.step_time_s if answer is not None and answer.fits else math.inf
-        return math.inf if bound >= min(step, self.found.step_s) * (1.0 - TOLERANCE) else bound
-
-    def _trusted(self, strategy: Strategy) -> bool:
-        """Whether the integer model states this strategy exactly: one kind recomputed in full, no MTP beside it."""
-        model, work = self.found.problem.model, self.found.problem.workload
-        mixed = len(set(model.layers)) > 1 or bool(model.mtp and work.train_mtp)
-        return strategy.schedule in EXACT_SCHEDULES and not (strategy.recompute == "full" and mixed)
-
-    def _abilities(self, s: Strategy) -> tuple[bool, bool]:
-        key = (s.pp, s.vpp, s.schedule, s.recompute, s.zero, s.ep_overlap)
-        if key not in self._expressible:
-            problem, launcher = self.found.problem, self.found.space.launcher
-            can = splittable(problem, launcher, s)
-            self._expressible[key] = (can, can and s.recompute == "full" and one_number(problem, launcher, s))
-        return self._expressible[key]
 
 
 def with_split(problem: Problem, strategy: Strategy) -> Strategy:
     """The strategy with its layer split written out, so that every framework splits the same way."""
-    from dataclasses import replace
-
     if strategy.pp == 1 or strategy.layers_per_stage is not None:
         return strategy
     return replace(strategy, layers_per_stage=even_split(problem.model.num_layers, strategy.pp * strategy.vpp))

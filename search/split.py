@@ -58,14 +58,23 @@ def one_number(problem: Problem, launcher: Launcher, strategy: Strategy) -> bool
 
 
 def solve_split(
-    problem: Problem, strategy: Strategy, *, uniform: bool, pipeline_limit_s: float, slack_bytes: float = 0.0
+    problem: Problem,
+    strategy: Strategy,
+    *,
+    uniform: bool,
+    pipeline_limit_s: float,
+    slack_bytes: float = 0.0,
+    params_below: float = math.inf,
 ) -> Split | None:
     """The best split of one strategy whose pipeline takes less than ``pipeline_limit_s``; None if there is none.
 
-    ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank.
+    ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank, and every
+    rank has fewer than ``params_below`` parameters.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
     model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes)
+    if math.isfinite(params_below):
+        model.limit_params(params_below)
     return model.solve(pipeline_limit_s)
 
 
@@ -228,6 +237,19 @@ class _Model:
 
     def _last_rank(self) -> int:
         return chunk_ranks(self.pp, self.vpp, self.strategy.schedule)[-1]
+
+    def limit_params(self, below: float) -> None:
+        """Every rank holds fewer parameters than this (in units of 2^-26 of it, rounded down)."""
+        rows, k, unit = self.rows, self.rows.num_kinds, below / _BYTE_STEPS
+        each = rows.params.sum(axis=0)[:, 0]
+        for rank in range(self.pp):
+            room = below
+            if rank == 0:
+                room -= float(each[k])
+            if rank == self._last_rank():
+                room -= float(each[k + 1] + rows.num_mtp * each[k + 2])
+            used = sum(math.floor(float(each[kind]) / unit) * self.held[rank][kind] for kind in self.kinds)
+            self.model.add(used <= math.floor(room / unit) - self.total - 1)
 
     # ---- time
 

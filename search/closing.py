@@ -1,0 +1,137 @@
+"""Closing one strategy whose bound leaves it open: CP-SAT on its layer split, then a bound on all other splits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.strategy import Strategies, Strategy
+
+from .bounds import split_bounds
+from .compositions import Compositions, compositions, rank_params
+from .split import EXACT_SCHEDULES, Split, one_number, solve_split, splittable
+
+if TYPE_CHECKING:
+    from .exact import Found
+
+_ROUNDS = 6
+"""Bands of the fullest rank's parameters closed one after the other, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A strategy with its knobs set and the bounds of ``SplitBounds`` on its splits."""
+
+    strategy: Strategy
+    bound_s: float
+    pipeline_s: float
+    rest_s: float
+    longest_s: float
+
+
+class Closer:
+    """Closes the units of one search, remembering what the launcher can express."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.solved = 0
+        self._abilities: dict[tuple[object, ...], tuple[bool, bool]] = {}
+
+    def close(self, unit: Unit) -> float:
+        """Solve one strategy's split; returns the bound that remains on it (infinite when it is settled)."""
+        can, uniform = self._can(unit.strategy)
+        if unit.strategy.schedule not in EXACT_SCHEDULES:
+            if can:
+                self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
+            return unit.bound_s
+        if not can:
+            return math.inf
+        unit, loads = self._refreshed(unit)
+        if not self.found.beats(unit.bound_s):
+            return math.inf
+        if self._trusted(unit.strategy):
+            return self._bands(unit, uniform, loads)
+        self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
+        unit, _ = self._refreshed(unit)
+        return unit.bound_s if self.found.beats(unit.bound_s) else math.inf
+
+    def _refreshed(self, unit: Unit) -> tuple[Unit, Compositions | None]:
+        """The unit's bounds under the incumbent of now, with the loads that its fullest rank may have."""
+        problem, step = self.found.problem, self.found.step_s
+        new = split_bounds(problem, Strategies.of([unit.strategy]), np.array([unit.bound_s]), step)
+        pipeline, rest, longest = (float(x[0]) for x in (new.pipeline_s, new.rest_s, new.longest_s))
+        loads = compositions(problem, unit.strategy, longest, step) if math.isfinite(pipeline) else None
+        if loads:
+            rest = max(rest, loads.rest_above(loads.least_params))
+        return Unit(unit.strategy, max(unit.bound_s, pipeline + rest), pipeline, rest, longest), loads
+
+    def _bands(self, unit: Unit, uniform: bool, loads: Compositions | None) -> float:
+        """Close splits by the parameters of their fullest rank: those of the best split and more, then fewer."""
+        bands: list[tuple[float, float]] = []
+        below, floor = math.inf, unit.pipeline_s
+        for _ in range(_ROUNDS):
+            split, _ = self._solve(unit.strategy, uniform, below, unit.rest_s)
+            if split is None:
+                floor = math.inf
+                break
+            unit, loads = self._refreshed(unit)
+            floor = max(floor, split.pipeline_s)
+            if split.strategy.layers_per_stage is None or loads is None:
+                break
+            below = rank_params(self.found.problem, split.strategy)
+            bands.append((split.pipeline_s, below))
+            if not self.found.beats(floor + unit.rest_s):
+                floor = math.inf
+                break
+        left = floor + unit.rest_s
+        if loads:
+            left = min(left, *(pipeline + max(unit.rest_s, loads.rest_above(params)) for pipeline, params in bands), math.inf)
+        return left if self.found.beats(left) else math.inf
+
+    def _solve(self, strategy: Strategy, uniform: bool, below: float, rest_s: float) -> tuple[Split | None, Estimate | None]:
+        """CP-SAT's split and the cost model's word on it, solved again with room to spare if it does not fit."""
+        slack, answer, split = 0.0, None, None
+        for _ in range(3):
+            self.solved += 1
+            split = solve_split(
+                self.found.problem, strategy, uniform=uniform, pipeline_limit_s=self.found.step_s - rest_s,
+                slack_bytes=slack, params_below=below,
+            )  # fmt: skip
+            if split is None:
+                return None, None
+            answer = self._judge(split)
+            if answer is None or answer.fits:
+                break
+            # Ranks that mix kinds recompute a share of each: leave free what that misses.
+            slack += answer.peak_memory_bytes - answer.capacity_bytes
+        return split, answer
+
+    def _judge(self, split: Split) -> Estimate | None:
+        """The cost model's own word on a split; None when there is none or the launcher refuses it."""
+        found = self.found
+        if split.strategy.layers_per_stage is None or found.space.launcher.violations(found.problem, split.strategy):
+            return None
+        answer = estimate(found.problem, split.strategy)
+        if answer.fits:
+            found.splits.append((answer.step_time_s, split.strategy))
+            found.offer(split.strategy, answer.step_time_s, answer.peak_memory_bytes)
+        return answer
+
+    def _trusted(self, strategy: Strategy) -> bool:
+        """Whether the integer model states this strategy exactly: not where ranks recompute a mixture in full."""
+        model, work = self.found.problem.model, self.found.problem.workload
+        mixed = len(set(model.layers)) > 1 or bool(model.mtp and work.train_mtp)
+        return not (strategy.recompute == "full" and mixed)
+
+    def _can(self, s: Strategy) -> tuple[bool, bool]:
+        """Whether the launcher takes uneven splits, and whether it recomputes one number of layers per chunk."""
+        key = (s.pp, s.vpp, s.schedule, s.recompute, s.zero, s.ep_overlap)
+        if key not in self._abilities:
+            problem, launcher = self.found.problem, self.found.space.launcher
+            can = splittable(problem, launcher, s)
+            self._abilities[key] = (can, can and s.recompute == "full" and one_number(problem, launcher, s))
+        return self._abilities[key]

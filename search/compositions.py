@@ -1,0 +1,105 @@
+"""What a step costs outside the pipeline, by what the fullest rank may hold.
+
+Data parallel traffic and the optimizer go with the rank that has most parameters. Which loads a rank can have is a short
+list: whole numbers of layers of each kind, with or without the embedding or the head, within the time that an answer
+under the incumbent leaves. The least cost over that list bounds every split.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.costmodel.evaluate import groups
+from shardwise.costmodel.problem import Array, Problem
+from shardwise.costmodel.step import Group, gradient_comms, totals
+from shardwise.costmodel.strategy import Strategies, Strategy
+
+from .bounds import Stage, most_layers
+from .rows import KindRows, kind_rows
+
+_MOST = 20_000
+"""Compositions listed at most; with more the bound is left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compositions:
+    """Loads that a rank may have: ``params[c]`` parameters and ``rest_s[c]`` seconds outside the pipeline, ascending."""
+
+    params: Array
+    rest_s: Array
+    least_params: float
+    """Some rank of every split has at least this many parameters."""
+
+    def rest_above(self, params: float) -> float:
+        """The least seconds outside the pipeline if the fullest rank has ``params`` parameters or more."""
+        start = int(np.searchsorted(self.params, params * (1.0 - 1e-12)))
+        return float(self.rest_s[start]) if start < len(self.rest_s) else math.inf
+
+
+def compositions(problem: Problem, strategy: Strategy, longest_s: float, incumbent_s: float) -> Compositions | None:
+    """The possible loads of one strategy's ranks; None where there are too many to list."""
+    (_, group), *_ = groups(problem, Strategies.of([strategy]))
+    one = kind_rows(group)
+    counts = _counts(one, longest_s)
+    if counts is None:
+        return None
+    dense, expert = counts @ one.params[0, :, 0], counts @ one.params[1, :, 0]
+    many = replace(
+        group, strategies=group.strategies.take(np.zeros(len(counts), dtype=np.int64)),
+        key=np.full(len(counts), group.key[0]),
+    )  # fmt: skip
+    rows = kind_rows(many)
+    slowest = np.full(len(counts), longest_s)
+    rest = replace(totals(many, dense[None], expert[None]), gradients=_gradients(many, dense, expert))
+    stage = Stage.of(rows, slowest, rest, incumbent_s)
+    whole = dense + expert
+    order = np.argsort(whole, kind="stable")
+    # From here upwards: the least of what follows.
+    least = np.minimum.accumulate(stage.rest_s[order][::-1])[::-1]
+    return Compositions(whole[order], least, _least_params(one))
+
+
+def _gradients(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
+    """``step.gradient_times`` for one strategy under many loads (that one takes equal strategies to be equally loaded)."""
+    out = {"forward": np.zeros(len(dense)), "backward": np.zeros(len(dense))}
+    for comm in gradient_comms(group, dense, expert):
+        size, stride = np.round(comm.size).astype(np.int64), np.round(comm.stride).astype(np.int64)
+        one = group.problem.cluster.collective_time_s(comm.collective, comm.nbytes, size, stride)
+        out[comm.phase] += np.where(comm.count > 0, comm.count * one, 0.0)
+    return out
+
+
+def _counts(rows: KindRows, longest_s: float) -> Array | None:
+    """Every load within ``longest_s``: layers of each kind, then embedding, head, MTP: ``[c, kind + 3]``."""
+    most = int(most_layers(rows, np.array([longest_s]))[0])
+    sides = [range(min(int(n), most) + 1) for n in rows.layers]
+    if math.prod(len(s) for s in sides) > _MOST:
+        return None
+    layers = np.array([c for c in itertools.product(*sides) if sum(c) <= most], dtype=float)
+    ends = np.array([[0, 0, 0], [1, 0, 0], [0, 1, rows.num_mtp], [1, 1, rows.num_mtp]], dtype=float)
+    if rows.group.schedule != "zb-v":
+        ends = ends[:3]
+    counts = np.concatenate([np.concatenate([layers, np.tile(e, (len(layers), 1))], axis=1) for e in ends])
+    within = counts @ rows.time[:, 0] <= longest_s * (1.0 + 1e-9)
+    return counts[within] if within.any() else None
+
+
+def _least_params(rows: KindRows) -> float:
+    """Pigeonhole: some rank holds the mean, and of each kind a whole number of layers, rounded up."""
+    pp, k = rows.group.pp, rows.num_kinds
+    each = rows.params.sum(axis=0)[:, 0]
+    mean = (rows.layers @ each[:k] + each[k] + each[k + 1] + rows.num_mtp * each[k + 2]) / pp
+    return max(float(mean), *(float(-(-int(rows.layers[i]) // pp) * each[i]) for i in rows.used))
+
+
+def rank_params(problem: Problem, strategy: Strategy) -> float:
+    """Parameters of the fullest rank of one strategy with its split."""
+    from shardwise.costmodel.splits import rank_counts
+
+    (_, group), *_ = groups(problem, Strategies.of([strategy]))
+    counts = rank_counts(problem, strategy.pp, strategy.vpp, strategy.schedule, strategy.layers_per_stage)
+    return float((counts @ kind_rows(group).params.sum(axis=0)[:, 0]).max())
