@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ _ZBV, _DUALPIPE = enum_code("schedule", "zb-v"), enum_code("schedule", "dualpipe
 _FULL = enum_code("recompute", "full")
 
 
+@cache
 def universal_rules() -> tuple[Rule, ...]:
     """The rules that every launcher has: what they refuse, no framework can run."""
     return (*_mesh_rules(), *_model_rules(), *_sequence_rules(), *_pipeline_rules(), *_state_rules())
