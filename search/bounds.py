@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Ints, Problem
@@ -21,6 +22,9 @@ from .rows import KindRows, kind_rows
 
 LINEAR_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved", "zb-h1"})
 """Schedules whose step depends on a split through the slowest rank's work and the sum over ranks."""
+
+_TIGHTENINGS = 4
+"""Rounds of bounding the longest stage by the traffic it cannot hide, and that traffic by the longest stage."""
 
 _CELLS = 1 << 22
 """Array cells of one (strategy, rank, layers) table, at most."""
@@ -62,6 +66,29 @@ def split_bounds(problem: Problem, strategies: Strategies, floor_s: Array, incum
             out.bound_s[at] = np.maximum(floor_s[at], np.where(fits, whole.pipeline_s + whole.rest_s, np.inf))
             out.pipeline_s[at] = np.where(fits, whole.pipeline_s, np.inf)
             out.rest_s[at], out.longest_s[at] = whole.rest_s, whole.longest_s
+    return out
+
+
+def room_for_layers(problem: Problem, strategies: Strategies) -> NDArray[np.bool_]:
+    """Whether the ranks have room for all layers of each kind, each recomputed where its strategy allows it, ``[n]``.
+
+    Necessary for any split to fit, not sufficient.
+    """
+    out = np.ones(len(strategies), dtype=np.bool_)
+    for where, group in groups(problem, strategies):
+        rows = kind_rows(group)
+        if group.schedule == "dualpipe":
+            continue
+        _, held = _ends(rows, group.pp)
+        scale = (1.0 + rows.fragmentation) * rows.flight.T
+        room = rows.capacity - rows.fixed[:, None] - held
+        full = group.strategies.recompute == FULL
+        for kind in rows.used:
+            kept = np.where(full, np.minimum(rows.saved[kind], rows.boundary[kind]), rows.saved[kind])
+            scratch = (1.0 + rows.fragmentation) * rows.workspace[kind][:, None]
+            each = rows.state[kind][:, None] + scale * kept[:, None]
+            most = np.floor(np.maximum(0.0, room - scratch) / each + 1e-9)
+            out[where] &= (room >= 0.0).all(axis=1) & (most.sum(axis=1) >= rows.layers[kind])
     return out
 
 
@@ -161,8 +188,12 @@ class Stage:
         outside = sum(parts.values())
         # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
         fill = {"interleaved": 1.0 / group.vpp, "zb-h1": 0.0}.get(group.schedule, 1.0)
-        longest = np.maximum(slowest, (incumbent_s - outside - fill * whole) / np.maximum(m - fill, 1.0 / group.vpp))
-        return cls(np.asarray(pipeline), np.asarray(outside + _exposed(rows, longest, rest)), longest)
+        exposed = np.zeros(len(m))
+        for _ in range(_TIGHTENINGS):
+            left = incumbent_s - outside - exposed - fill * whole
+            longest = np.maximum(slowest, left / np.maximum(m - fill, 1.0 / group.vpp))
+            exposed = _exposed(rows, longest, rest)
+        return cls(np.asarray(pipeline), np.asarray(outside + exposed), longest)
 
 
 def _summed(rows: KindRows, table: Array) -> Array:

@@ -21,11 +21,11 @@ from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .bounds import split_bounds
 from .closing import Closer, Unit
-from .opening import Candidates, Opened, candidates, open_candidates
+from .opening import Candidates, Opened, can_fit, candidates, open_candidates
 from .proof import TOLERANCE, Clock, Proof
 from .space import Space
 
-FIRST_BATCH = 1024
+FIRST_BATCH = 256
 """Candidates opened at once at first; each further batch is twice the last."""
 
 MAX_SOLVES = 400
@@ -94,9 +94,7 @@ def search(space: Space, clock: Clock | None = None, *, splits: bool = True, pro
     try:
         _take_real(found)
         report("enumerated", found.step_s, float(found.candidates.bound_s.min(initial=math.inf)))
-        _open_best_first(found, clock, report)
-        if splits and found.stopped_by is None:
-            _solve_splits(found, clock, report)
+        _explore(found, clock, report, splits)
     except KeyboardInterrupt:
         if found.best is None:
             raise
@@ -115,9 +113,12 @@ def _take_real(found: Found) -> None:
         found.offer(c.strategies[i], float(c.step_s[i]), float(c.peak_bytes[i]))
 
 
-def _open_best_first(found: Found, clock: Clock, report: Progress) -> None:
-    """Open candidates by their bound until none is under the incumbent."""
-    c = found.candidates
+def _explore(found: Found, clock: Clock, report: Progress, splits: bool) -> None:
+    """Open candidates by their bound until none is under the incumbent, closing the pipelines among them as they come.
+
+    Early answers matter: they decide how much is left to open.
+    """
+    c, closer = found.candidates, Closer(found)
     order = np.argsort(c.bound_s, kind="stable")
     start, size = 0, FIRST_BATCH
     while start < len(order):
@@ -125,13 +126,18 @@ def _open_best_first(found: Found, clock: Clock, report: Progress) -> None:
         batch = batch[c.bound_s[batch] < found.step_s]
         if not len(batch):
             break
-        if clock.expired:
-            found.stopped_by = "time limit"
+        stop = "time limit" if clock.expired else "split limit" if closer.solved >= MAX_SOLVES else None
+        if stop:
+            found.stopped_by = stop
             found.open_bound_s = min(found.open_bound_s, float(c.bound_s[batch].min()))
             break
-        take_opened(found, open_candidates(found.space, c, batch))
-        report("opened", found.step_s, float(c.bound_s[batch].max()))
+        opened = open_candidates(found.space, c, batch[can_fit(found.space, c.strategies.take(batch))])
+        take_opened(found, opened)
+        report("opened", found.step_s, float(c.bound_s[batch].min()))
+        if splits:
+            _close(found, closer, opened, clock, report)
         start, size = start + size, size * 2
+    found.solved = closer.solved
 
 
 def take_opened(found: Found, opened: Opened) -> None:
@@ -145,34 +151,22 @@ def take_opened(found: Found, opened: Opened) -> None:
         found.offer(opened.strategies[i], float(opened.step_s[i]), float(opened.peak_bytes[i]))
 
 
-# ---- uneven splits
-
-
-def _solve_splits(found: Found, clock: Clock, report: Progress) -> None:
+def _close(found: Found, closer: Closer, opened: Opened, clock: Clock, report: Progress) -> None:
     """CP-SAT on every opened pipeline whose tight bound is under the incumbent, best bound first."""
-    if not found.opened:
-        return
-    units = Opened.concatenate(found.opened)
-    units = units.take((units.strategies.pp > 1) & (units.bound_s < found.step_s))
+    units = opened.take((opened.strategies.pp > 1) & (opened.bound_s < found.step_s))
     if not len(units):
         return
     tight = split_bounds(found.problem, units.strategies, units.bound_s, found.step_s)
-    order = np.argsort(tight.bound_s, kind="stable")
-    left = math.inf
-    closer = Closer(found)
-    for i in order.tolist():
+    for i in np.argsort(tight.bound_s, kind="stable").tolist():
         bound = float(tight.bound_s[i])
         if not found.beats(bound):
             break
-        stop = "time limit" if clock.expired else "split limit" if closer.solved >= MAX_SOLVES else None
-        if stop:
-            found.stopped_by, left = stop, min(left, bound)
+        if clock.expired or closer.solved >= MAX_SOLVES:
+            found.open_bound_s = min(found.open_bound_s, bound)
             break
         unit = Unit(units.strategies[i], bound, *(float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s)))
-        left = min(left, closer.close(unit))
+        found.open_bound_s = min(found.open_bound_s, closer.close(unit))
         report("split", found.step_s, bound)
-    found.solved = closer.solved
-    found.open_bound_s = min(found.open_bound_s, left)
 
 
 def with_split(problem: Problem, strategy: Strategy) -> Strategy:

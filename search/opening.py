@@ -13,6 +13,7 @@ from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.strategy import Strategies, enum_code
 
 from .axes import SWITCHES, Columns
+from .bounds import room_for_layers
 from .space import Space
 
 NONE, SELECTIVE, FULL = (enum_code("recompute", name) for name in ("none", "selective", "full"))
@@ -98,17 +99,37 @@ def join(blocks: list[Columns]) -> Columns:
     return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
 
 
+def can_fit(space: Space, rows: Strategies) -> NDArray[np.bool_]:
+    """Which candidates some setting of the knobs and some layer split may fit: a necessary condition, ``[n]``.
+
+    The setting that needs least memory: everything recomputed, as much offloaded as may be.
+    """
+    modes = space.axes.knob_values("recompute")
+    offloads = space.axes.knob_values("offload_optimizer")
+    if not len(modes) or not len(offloads):
+        return np.zeros(len(rows), dtype=np.bool_)
+    least = rows.replace(recompute=modes.max(), offload_optimizer=offloads.max())
+    return room_for_layers(space.problem, least)
+
+
 def open_candidates(space: Space, found: Candidates, index: Ints) -> Opened:
     """Every setting of the knobs of some candidates that no other of theirs beats in both time and memory.
 
     Full recomputation appears once per setting of the rest, with the fewest layers that fit under the even split (all
     layers where not even that fits).
     """
-    parts = [o for rows, parent in _settings(space, found, index) if len(o := _opened(space, rows, parent))]
-    if not parts:
-        empty = np.empty(0)
-        return Opened(Strategies.empty(), np.empty(0, np.int64), empty, empty, empty, np.empty(0, np.bool_))
-    return Opened.concatenate(parts)
+    parts = [(rows, parent) for rows, parent in _settings(space, found, index) if len(rows)]
+    rows = Strategies.concatenate([rows for rows, _ in parts])
+    parent = np.concatenate([parent for _, parent in parts]) if parts else np.empty(0, dtype=np.int64)
+    full = np.flatnonzero(rows.recompute == FULL)
+    if len(full):
+        layers = rows.recompute_layers.copy()
+        layers[full] = fewest_layers(space, rows.take(full)).recompute_layers
+        rows = rows.replace(recompute_layers=layers)
+        fine = allowed(space, rows)
+        rows, parent = rows.take(fine), parent[fine]
+    e = evaluate_chunked(space.problem, rows)
+    return Opened(rows, parent, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.fits)
 
 
 def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[Strategies, Ints]]:
@@ -161,18 +182,6 @@ def _any_layers(space: Space, rows: Strategies) -> NDArray[np.bool_]:
 
 def _layer_steps(space: Space, rows: Strategies) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.ones(len(rows), dtype=np.int64), np.asarray(rows.vpp)
-
-
-def _opened(space: Space, rows: Strategies, parent: Ints) -> Opened:
-    if not len(rows):
-        empty = np.empty(0)
-        return Opened(rows, parent, empty, empty, empty, np.empty(0, np.bool_))
-    if rows.recompute[0] == FULL:
-        rows = fewest_layers(space, rows)
-        fine = allowed(space, rows)
-        rows, parent = rows.take(fine), parent[fine]
-    e = evaluate_chunked(space.problem, rows)
-    return Opened(rows, parent, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.fits)
 
 
 def fewest_layers(space: Space, rows: Strategies) -> Strategies:

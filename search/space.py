@@ -24,7 +24,7 @@ from .constraints import Constraints
 BLOCK = 1 << 17
 """Rows built at once, at most: bounds memory, not the answer."""
 
-BUDGET = 400_000
+BUDGET = 250_000
 """Candidates, at most, before the breadth of the axes is reduced (the result then says so)."""
 
 _HOPELESS = 12
