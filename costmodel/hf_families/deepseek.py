@@ -136,8 +136,17 @@ def read_deepseek_v3(cfg: Config, name: str) -> ModelSpec:
     return assemble(cfg, name, "DeepseekV3ForCausalLM", kinds, frame)
 
 
+def _words_per_layer(cfg: Config, key: str, allowed: tuple[str, ...], layers: int) -> list[str] | None:
+    """A list with an entry a layer; files may append one for each MTP layer."""
+    depth = cfg.optional_integer("num_nextn_predict_layers", "num_mtp_layers", minimum=0, maximum=64) or 0
+    listed = cfg.data.get(key)
+    padded = isinstance(listed, list) and len(listed) == layers + depth
+    words = cfg.names(key, allowed, layers + depth if padded else layers)
+    return None if words is None else words[:layers]
+
+
 def _mlp_types(cfg: Config, layers: int) -> list[bool]:
-    given = cfg.names("mlp_layer_types", ("dense", "sparse"), layers)
+    given = _words_per_layer(cfg, "mlp_layer_types", ("dense", "sparse"), layers)
     if given is None:
         return dense_first(cfg, layers, 3)
     cfg.ignore("first_k_dense_replace", "moe_layer_freq")
@@ -172,7 +181,8 @@ def _compressed(cfg: Config, sizes: Latent) -> Latent:
 
 def _indexer_types(cfg: Config, layers: int) -> list[bool]:
     """True for the layers that own an indexer, False for those that reuse the last selection."""
-    given = cfg.names("indexer_types", ("full", "shared"), layers)
+    cfg.ignore("index_share_for_mtp_iteration")
+    given = _words_per_layer(cfg, "indexer_types", ("full", "shared"), layers)
     if given is not None:
         cfg.ignore("index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
         return [kind == "full" for kind in given]
@@ -201,3 +211,16 @@ def read_glm_moe_dsa(cfg: Config, name: str) -> ModelSpec:
     owner = layer(latent_attention(sizes, indexer), moe, two_rms_norms(hidden))
     frame = with_mtp(cfg, standard_frame(cfg, hidden, tied_default=False), owner)
     return assemble(cfg, name, "GlmMoeDsaForCausalLM", kinds, frame)
+
+
+def read_glm4_moe_lite(cfg: Config, name: str) -> ModelSpec:
+    """GLM-4.7-Flash: DeepSeek-V3's layers with a list of dense and routed ones."""
+    hidden, layers = cfg.integer("hidden_size"), cfg.layers()
+    mixer = latent_attention(read_latent(cfg, hidden, 768))
+    moe = _read_moe(cfg, hidden, 64, 4, 1)
+    given = _words_per_layer(cfg, "mlp_layer_types", ("dense", "sparse"), layers)
+    routed = [word == "sparse" for word in given] if given else dense_first(cfg, layers, 1)
+    cfg.ignore("first_k_dense_replace", "moe_layer_freq")
+    kinds = _layers(cfg, hidden, [mixer] * layers, moe, routed)
+    frame = with_mtp(cfg, standard_frame(cfg, hidden, tied_default=False), kinds[-1])
+    return assemble(cfg, name, "Glm4MoeLiteForCausalLM", kinds, frame)

@@ -38,6 +38,10 @@ def _sandwich_norms(hidden: int) -> tuple[Extra, ...]:
     return tuple(rms_norm(name, hidden) for name in names)
 
 
+def _no_norms(hidden: int) -> tuple[Extra, ...]:
+    return ()
+
+
 def _no_qk_norm(heads: Heads) -> tuple[Extra, ...]:
     return ()
 
@@ -61,6 +65,7 @@ class DenseFamily:
     out_bias: bool | None = False
     """Bias of the output projection; None when it follows the switch."""
     mlp_bias_key: str | None = None
+    gated: bool = True
     windows: Windows = _no_window
     norms: Norms = two_rms_norms
     qk_norms: QkNorms = _no_qk_norm
@@ -75,7 +80,7 @@ def read_dense(cfg: Config, name: str, family: DenseFamily) -> ModelSpec:
     if family.attention_bias_key:
         bias = cfg.flag(family.attention_bias_key, bias)
     mlp_bias = cfg.flag(family.mlp_bias_key, False) if family.mlp_bias_key else False
-    mlp = Mlp(hidden, cfg.integer("intermediate_size", default=family.width_default), gated=True, bias=mlp_bias)
+    mlp = Mlp(hidden, cfg.integer("intermediate_size", default=family.width_default), family.gated, mlp_bias)
     cfg.ignore("hidden_act", "hidden_activation", *family.ignored)
 
     def make(window: int | None) -> LayerKind:
@@ -84,6 +89,9 @@ def read_dense(cfg: Config, name: str, family: DenseFamily) -> ModelSpec:
         return layer(mixer, mlp, family.norms(hidden), mark=span_mark(window))
 
     frame = standard_frame(cfg, hidden, tied_default=family.tied, vocab_default=family.vocab_default)
+    if not family.norms(hidden):
+        # A family whose norms have no weights has none behind the last layer either.
+        frame = replace(frame, head_extras=())
     return assemble(cfg, name, family.architecture, map(make, family.windows(cfg, layers)), frame)
 
 
@@ -105,6 +113,22 @@ def _every_fourth_full(cfg: Config, layers: int) -> list[int | None]:
     pattern = cfg.optional_integer("sliding_window_pattern", "_sliding_window_pattern") or 4
     types = windows.layer_types(cfg, layers, windows.alternating(layers, pattern))
     return windows.windows_by_type(cfg, types, windows.window_of(cfg, 4096))
+
+
+def _exaone4_windows(cfg: Config, layers: int) -> list[int | None]:
+    # A pattern such as LLLG (local, global), or the number of layers in one round; null means no windows.
+    pattern = cfg.data.get("sliding_window_pattern")
+    cfg.ignore("sliding_window_pattern")
+    window = windows.window_of(cfg, 4096)
+    if window is None:
+        cfg.ignore("layer_types")
+        return [None] * layers
+    types = windows.layer_types(cfg, layers) if cfg.has("layer_types") else None
+    if types is None:
+        if pattern not in ("LLLG", 4):
+            cfg.fail("layer_types", "a list of layer types, or sliding_window_pattern LLLG")
+        types = windows.alternating(layers, 4)
+    return windows.windows_by_type(cfg, types, window)
 
 
 def _mistral_windows(cfg: Config, layers: int) -> list[int | None]:
@@ -171,6 +195,36 @@ SMOLLM3 = replace(
     width_default=11008,
     vocab_default=128256,
     windows=_smollm3_windows,
+)
+OLMO = DenseFamily(
+    "OlmoForCausalLM",
+    attention_bias_key="attention_bias",
+    out_bias=None,
+    norms=_no_norms,
+    ignored=("clip_qkv",),
+)
+ERNIE4_5 = DenseFamily(
+    "Ernie4_5ForCausalLM",
+    tied=True,
+    kv_default=2,
+    head_dim_default=128,
+    attention_bias_key="use_bias",
+    out_bias=None,
+    mlp_bias_key="use_bias",
+)
+EXAONE4 = DenseFamily(
+    "Exaone4ForCausalLM",
+    kv_default=32,
+    windows=_exaone4_windows,
+    qk_norms=head_norms,
+)
+ARCEE = replace(LLAMA, architecture="ArceeForCausalLM", gated=False)
+HUNYUAN_DENSE = DenseFamily(
+    "HunYuanDenseV1ForCausalLM",
+    attention_bias_key="attention_bias",
+    out_bias=None,
+    qk_norms=head_norms,
+    ignored=("attention_head_dim",),
 )
 GRANITE = replace(LLAMA, architecture="GraniteForCausalLM")
 

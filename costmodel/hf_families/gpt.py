@@ -189,3 +189,17 @@ def read_nemotron(cfg: Config, name: str) -> ModelSpec:
     kind = layer(mixer, mlp, _two_layer_norms(hidden))
     frame = Frame(hidden, cfg.integer("vocab_size"), cfg.tied(False), (_final_norm(hidden),))
     return assemble(cfg, name, "NemotronForCausalLM", [kind] * layers, frame)
+
+
+def read_phi(cfg: Config, name: str) -> ModelSpec:
+    """Phi-1 and Phi-2: parallel branches behind one norm, biases everywhere, on the head too."""
+    cfg.reject("qk_layernorm", "false: QK norm is not supported in this family")
+    hidden, layers = cfg.integer("hidden_size"), cfg.layers()
+    heads = read_heads(cfg, hidden)
+    vocab = cfg.integer("vocab_size")
+    cfg.ignore("hidden_act")
+    mixer = softmax_attention(heads, qkv_bias=True, out_bias=True)
+    mlp = Mlp(hidden, cfg.integer("intermediate_size"), gated=False, bias=True)
+    kind = layer(mixer, mlp, (layer_norm("input_norm", hidden),), parallel=True)
+    head = (_final_norm(hidden), Extra("head_bias", vocab, Split.COLUMN))
+    return assemble(cfg, name, "PhiForCausalLM", [kind] * layers, Frame(hidden, vocab, cfg.tied(False), head))

@@ -155,6 +155,7 @@ def read_kimi_linear(cfg: Config, name: str) -> ModelSpec:
     hidden, layers = cfg.integer("hidden_size"), cfg.layers()
     heads = cfg.integer("num_attention_heads")
     cfg.reject("q_lora_rank", "null: a compressed query is not supported here")
+    cfg.reject("tie_word_embeddings", "false: the class never ties embedding and head")
     cfg.reject("num_nextn_predict_layers", "0: MTP layers of this family are not supported")
     if (cfg.optional_integer("moe_layer_freq") or 1) != 1:
         cfg.fail("moe_layer_freq", "1: routed layers follow each other in this class")

@@ -110,6 +110,31 @@ def read_mixtral(cfg: Config, name: str) -> ModelSpec:
     return assemble(cfg, name, "MixtralForCausalLM", kinds, standard_frame(cfg, hidden, tied_default=False))
 
 
+def read_olmoe(cfg: Config, name: str) -> ModelSpec:
+    """OLMoE: QK norm over the whole projection, every layer routed."""
+    hidden, layers = cfg.integer("hidden_size"), cfg.layers()
+    heads = read_heads(cfg, hidden)
+    routing = read_routing(cfg, ("num_experts", "num_local_experts"), ("num_experts_per_tok",), (64, 8))
+    bias = cfg.flag("attention_bias", False)
+    cfg.ignore("hidden_act", "clip_qkv")
+    moe = gated_moe(hidden, cfg.integer("intermediate_size"), routing)
+    mixer = softmax_attention(heads, qkv_bias=bias, out_bias=bias, extras=projection_norms(heads))
+    kinds = [layer(mixer, moe, two_rms_norms(hidden))] * layers
+    return assemble(cfg, name, "OlmoeForCausalLM", kinds, standard_frame(cfg, hidden, tied_default=False))
+
+
+def read_granite_moe(cfg: Config, name: str) -> ModelSpec:
+    """Granite MoE: Mixtral's layout with an attention bias switch."""
+    hidden, layers = cfg.integer("hidden_size"), cfg.layers()
+    heads = read_heads(cfg, hidden)
+    routing = read_routing(cfg, ("num_local_experts",), ("num_experts_per_tok",), (8, 2))
+    bias = cfg.flag("attention_bias", False)
+    cfg.ignore("hidden_act")
+    moe = gated_moe(hidden, cfg.integer("intermediate_size"), routing)
+    kinds = [layer(softmax_attention(heads, qkv_bias=bias, out_bias=bias), moe, two_rms_norms(hidden))] * layers
+    return assemble(cfg, name, "GraniteMoeForCausalLM", kinds, standard_frame(cfg, hidden, tied_default=False))
+
+
 def read_phimoe(cfg: Config, name: str) -> ModelSpec:
     """Phi-3.5-MoE: Mixtral's layout with LayerNorms and biases, on the head too."""
     hidden, layers = cfg.integer("hidden_size"), cfg.layers()
@@ -271,8 +296,9 @@ def read_dots1(cfg: Config, name: str) -> ModelSpec:
     bias = cfg.flag("attention_bias", False)
     width = cfg.integer("moe_intermediate_size", default=1408)
     shared = cfg.integer("n_shared_experts", minimum=0)
-    if not cfg.flag("qk_layernorm", True):
-        cfg.fail("qk_layernorm", "true: the class always has the norms")
+    for key in ("qk_layernorm", "use_qk_norm"):
+        if not cfg.flag(key, True):
+            cfg.fail(key, "true: the class always has the norms")
     cfg.ignore("hidden_act", "use_sliding_window", "intermediate_size")
     moe = gated_moe(hidden, width, routing, shared_width=shared * width, groups=read_groups(cfg, routing.experts))
     routed = dense_first(cfg, layers, 0)

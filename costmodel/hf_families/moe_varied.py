@@ -108,6 +108,7 @@ def read_mimo_v2(cfg: Config, name: str) -> ModelSpec:
     window = cfg.optional_integer("sliding_window_size")
     window = window + 1 if window else windows.window_of(cfg, 129)
     cfg.ignore("sliding_window", "attention_chunk_size", "attention_value_scale", "hidden_act", "intermediate_size")
+    cfg.ignore("hybrid_block_size")
     cfg.reject("n_shared_experts", "null: the class has no shared expert")
     bias = cfg.flag("attention_bias", False)
     sinks = cfg.flag("add_full_attention_sink_bias", False), cfg.flag("add_swa_attention_sink_bias", True)
@@ -127,6 +128,12 @@ def read_mimo_v2(cfg: Config, name: str) -> ModelSpec:
 
     kinds = [make(kind, r) for kind, r in zip(_mimo_types(cfg, layers), routed, strict=True)]
     frame = standard_frame(cfg, hidden, tied_default=False, vocab_default=152576)
+    depth = cfg.optional_integer("num_nextn_predict_layers", minimum=0, maximum=64) or 0
+    if depth:
+        if dense is None:
+            cfg.fail("num_nextn_predict_layers", "0: the MTP layers are dense, and this model names no dense width")
+        linears, extras = mtp_join(hidden)
+        frame = replace(frame, mtp=(make(windows.SLIDING, False),) * depth, mtp_linears=linears, mtp_extras=extras)
     return assemble(cfg, name, "MiMoV2FlashForCausalLM", kinds, frame)
 
 
@@ -178,6 +185,9 @@ def _step_switches(cfg: Config) -> None:
     for key in ("use_mfa", "sink", "mlp_bias", "attention_bias"):
         cfg.reject(key, "false, as in the class")
     cfg.text("att_impl_type", "GQA", ("GQA",))
+    if cfg.data.get("gating", True) not in (True, "per-head"):
+        cfg.fail("gating", "true or per-head, as in the class")
+    cfg.ignore("gating")
     for key in ("moe_every_n_layer",):
         if (cfg.optional_integer(key) or 1) != 1:
             cfg.fail(key, "1: the list of routed layers says which they are")

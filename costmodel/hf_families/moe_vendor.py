@@ -38,7 +38,10 @@ def read_ernie(cfg: Config, name: str) -> ModelSpec:
     width = cfg.integer("moe_intermediate_size", default=1536)
     shared = cfg.integer("moe_num_shared_experts", default=2, minimum=0)
     cfg.reject("num_nextn_predict_layers", "0: MTP layers of this family are not supported")
+    # Routing and loss options of the original code.
     cfg.ignore("hidden_act", "moe_capacity", "moe_gate", "moe_use_aux_free", "moe_group", "intermediate_size")
+    cfg.ignore("moe_gate_act", "moe_norm_gate_logits", "moe_aux_loss_lambda", "moe_z_loss_lambda", "use_rmsnorm")
+    cfg.ignore("moe_orthogonal_loss_lambda", "moe_group_experts", "moe_use_hard_gate", "compression_ratio")
     base = gated_moe(hidden, width, routing, shared_width=shared * width)
     moe = Moe(
         base.num_experts,

@@ -31,6 +31,13 @@ _WORDS: Final = {
     "mlp": "mlp",
 }
 
+_BLOCK_KEYS: Final = (
+    *("intermediate_size", "mlp_bias", "sliding_window", "use_bias", "use_conv_bias", "conv_kernel"),
+    *("moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size", "n_routed_experts"),
+    *("n_shared_experts", "num_experts_per_tok", "n_group", "topk_group", "mamba_num_heads", "mamba_head_dim"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "attention_head_dim", "n_groups", "ssm_state_size"),
+)
+
 # ---- Nemotron-H
 
 
@@ -122,14 +129,9 @@ def read_nemotron_h(cfg: Config, name: str) -> ModelSpec:
     cfg.ignore("expand", "chunk_size", "mamba_hidden_act", "mlp_hidden_act", "use_mamba_kernels", "hidden_act")
     cfg.ignore("rescale_prenorm_residual", "moe_shared_expert_overlap", "num_logits_to_keep", "mamba_expand")
     cfg.ignore("time_step_floor", "time_step_max", "time_step_min", "time_step_limit", "time_step_rank")
-    unused = (
-        "intermediate_size",
-        "moe_intermediate_size",
-        "n_routed_experts",
-        "n_shared_experts",
-        "num_experts_per_tok",
-    )
-    cfg.ignore(*unused, "moe_shared_expert_intermediate_size", "n_group", "topk_group", "mlp_bias", "moe_latent_size")
+    # Read only by the kinds of sub-block that the pattern names.
+    cfg.ignore(*_BLOCK_KEYS)
+    cfg.reject("tie_word_embeddings", "false: the class never ties embedding and head")
     mtp_words = _block_words(cfg, "mtp_layers_block_type", "mtp_hybrid_override_pattern") or ["attention", "moe"]
     depth = cfg.optional_integer("num_nextn_predict_layers", minimum=0, maximum=64) or 0
     kinds = {word: _nemotron_block(cfg, hidden, word) for word in {*words, *(mtp_words if depth else ())}}
