@@ -88,7 +88,8 @@ def read_opt(cfg: Config, name: str) -> ModelSpec:
     bias = cfg.flag("enable_bias", True)
     affine = cfg.flag("layer_norm_elementwise_affine", True)
     before = cfg.flag("do_layer_norm_before", True)
-    final = before and not cfg.flag("_remove_final_layer_norm", False)
+    removed = cfg.flag("_remove_final_layer_norm", False)
+    final = before and not removed
     cfg.ignore("activation_function")
     norms = _two_layer_norms(hidden) if affine else ()
     mixer = softmax_attention(heads, qkv_bias=bias, out_bias=bias)
