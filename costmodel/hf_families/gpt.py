@@ -40,7 +40,10 @@ def read_gpt_bigcode(cfg: Config, name: str) -> ModelSpec:
     cfg.reject("add_cross_attention", "false: a decoder without cross-attention")
     hidden, layers = cfg.integer("n_embd"), cfg.layers("n_layer")
     many = _split_heads(cfg, hidden, "n_head", "n_embd")
-    heads = Heads(hidden, many.num_heads, 1 if cfg.flag("multi_query", True) else many.num_heads, many.head_dim)
+    kv = 1 if cfg.flag("multi_query", True) else many.num_heads
+    if cfg.optional_integer("num_key_value_heads") not in (None, kv):
+        cfg.fail("num_key_value_heads", f"{kv}, as multi_query says")
+    heads = Heads(hidden, many.num_heads, kv, many.head_dim)
     width = cfg.optional_integer("n_inner") or 4 * hidden
     cfg.ignore("activation_function")
     mixer = softmax_attention(heads, qkv_bias=True, out_bias=True)
