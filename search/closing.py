@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategies, Strategy
+from shardwise.launchers.base import Launcher
 
 from .bounds import split_bounds
 from .compositions import Compositions, compositions, rank_params
@@ -135,3 +137,15 @@ class Closer:
             can = splittable(problem, launcher, s)
             self._abilities[key] = (can, can and s.recompute == "full" and one_number(problem, launcher, s))
         return self._abilities[key]
+
+
+def best_split(problem: Problem, launcher: Launcher, strategy: Strategy) -> Estimate | None:
+    """One strategy with its layer split solved, as the cost model sees it; None where none fits or can be launched."""
+    if not splittable(problem, launcher, strategy):
+        return None
+    uniform = strategy.recompute == "full" and one_number(problem, launcher, strategy)
+    split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=math.inf)
+    if split is None or split.strategy.layers_per_stage is None or launcher.violations(problem, split.strategy):
+        return None
+    answer = estimate(problem, split.strategy)
+    return answer if answer.fits else None

@@ -1,1 +1,85 @@
-"""shardwise: plans the parallel layout of a large training job."""
+"""shardwise: plans the parallel layout of a large training job.
+
+    import shardwise
+    plan = shardwise.plan("llama-3.1-70b", "dgx-h100", shardwise.Workload(1024, 8192), num_gpus=512)
+    plan.step_time_s, plan.strategy, plan.launch("megatron")
+
+Names are imported when first used, so that ``import shardwise`` is quick and loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Cluster": "hardware_profiles.cluster",
+    "Estimate": "costmodel.estimate",
+    "InfeasibleError": "hardware_profiles.errors",
+    "InputError": "hardware_profiles.errors",
+    "ModelSpec": "costmodel.model",
+    "NothingFitsError": "search.infeasible",
+    "Plan": "search.plan",
+    "Problem": "costmodel.problem",
+    "Proof": "search.proof",
+    "Runtime": "costmodel.runtime",
+    "ShardwiseError": "hardware_profiles.errors",
+    "Strategy": "costmodel.strategy",
+    "UnknownNameError": "hardware_profiles.errors",
+    "Workload": "costmodel.workload",
+    "estimate": "search.planner",
+    "load_cluster": "hardware_profiles.load_cluster",
+    "load_runtime": "costmodel.runtime",
+    "plan": "search.planner",
+}
+
+if TYPE_CHECKING:
+    from shardwise.costmodel.estimate import Estimate
+    from shardwise.costmodel.model import ModelSpec
+    from shardwise.costmodel.problem import Problem
+    from shardwise.costmodel.runtime import Runtime, load_runtime
+    from shardwise.costmodel.strategy import Strategy
+    from shardwise.costmodel.workload import Workload
+    from shardwise.hardware_profiles.cluster import Cluster
+    from shardwise.hardware_profiles.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError
+    from shardwise.hardware_profiles.load_cluster import load_cluster
+    from shardwise.search.infeasible import NothingFitsError
+    from shardwise.search.plan import Plan
+    from shardwise.search.planner import estimate, plan
+    from shardwise.search.proof import Proof
+
+__all__ = [
+    "Cluster",
+    "Estimate",
+    "InfeasibleError",
+    "InputError",
+    "ModelSpec",
+    "NothingFitsError",
+    "Plan",
+    "Problem",
+    "Proof",
+    "Runtime",
+    "ShardwiseError",
+    "Strategy",
+    "UnknownNameError",
+    "Workload",
+    "estimate",
+    "load_cluster",
+    "load_runtime",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

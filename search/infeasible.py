@@ -1,0 +1,169 @@
+"""When nothing fits: which constraint binds, by how much, and the smallest changes that make the request possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.strategy import Strategy
+from shardwise.hardware_profiles.errors import InfeasibleError, InputError
+from shardwise.launchers.base import Launcher
+
+from .constraints import Constraints
+from .exact import Found, search, with_split
+from .opening import evaluate_chunked, open_candidates
+from .space import Space
+
+_GIB = float(1 << 30)
+_CLOSEST = 64
+"""Candidates opened to find the one that comes closest to fitting."""
+_MOST_GPUS = 64
+"""How many times more GPUs are tried, at most."""
+_SHOWN_RULES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the request that makes it possible, with the best strategy it then has (layers split evenly)."""
+
+    description: str
+    strategy: Strategy
+    step_time_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "description": self.description,
+            "strategy": self.strategy.as_dict(),
+            "step_time_s": self.step_time_s,
+        }
+
+
+class NothingFitsError(InfeasibleError):
+    """No strategy satisfies the request. Its text is the whole answer in one line."""
+
+    def __init__(self, reason: str, changes: tuple[Change, ...], closest: Estimate | None) -> None:
+        helps = "; ".join(f"{c.description} ({c.step_time_s:.3g} s per step)" for c in changes)
+        super().__init__(f"{reason}. {f'What would help: {helps}' if helps else 'No single change tried would help'}")
+        self.reason = reason
+        """The binding constraint."""
+        self.changes = changes
+        """Changes that were searched and work, the smallest first."""
+        self.closest = closest
+        """The strategy that comes closest to fitting; None where rules leave no strategy at all."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "error": "infeasible",
+            "reason": self.reason,
+            "changes": [c.as_dict() for c in self.changes],
+            "closest": None if self.closest is None else self.closest.as_dict(),
+        }
+
+
+def explain(found: Found) -> NothingFitsError:
+    """Why a finished search found nothing, as the error to raise."""
+    space = found.space
+    closest = _closest(found) if len(found.candidates) else None
+    reason = _memory_reason(closest) if closest is not None else _rule_reason(space)
+    changes = tuple(_changes(space.problem, space.launcher, space.constraints))
+    return NothingFitsError(reason, changes, closest)
+
+
+# ---- what binds
+
+
+def _closest(found: Found) -> Estimate | None:
+    """The strategy whose fullest rank exceeds the memory least, every setting of the knobs considered."""
+    c, space = found.candidates, found.space
+    modes, offloads = space.axes.knob_values("recompute"), space.axes.knob_values("offload_optimizer")
+    if not len(modes) or not len(offloads):
+        return None
+    lightest = c.strategies.replace(recompute=modes.max(), offload_optimizer=offloads.max())
+    peak = evaluate_chunked(found.problem, lightest).peak_memory_bytes
+    opened = open_candidates(space, c, np.argsort(peak, kind="stable")[:_CLOSEST])
+    if not len(opened):
+        return None
+    best = opened.strategies[int(np.argmin(opened.peak_bytes))]
+    return estimate(found.problem, with_split(found.problem, best))
+
+
+def _memory_reason(closest: Estimate) -> str:
+    s = closest.strategy
+    rank = int(np.argmax(closest.memory_by_rank_bytes))
+    over = closest.peak_memory_bytes - closest.capacity_bytes
+    parts = sorted(closest.memory_parts_bytes.items(), key=lambda p: -p[1])[:2]
+    most = " and ".join(f"{name} {size / _GIB:.1f} GiB" for name, size in parts)
+    where = f"pipeline rank {rank} of {s.pp}" if s.pp > 1 else "every rank"
+    return (
+        f"nothing fits in memory: the closest layout ({_brief(s)}) needs {over / _GIB:.2f} GiB more than the "
+        f"{closest.capacity_bytes / _GIB:.1f} GiB per GPU on {where}, most of it {most}"
+    )
+
+
+def _brief(s: Strategy) -> str:
+    ep = f" ep={s.ep}" if s.ep > 1 else ""
+    offload = f" offload={s.offload_optimizer:g}" if s.offload_optimizer else ""
+    return f"tp={s.tp} cp={s.cp} pp={s.pp}{ep} zero={s.zero} mbs={s.micro_batch_size} recompute={s.recompute}{offload}"
+
+
+def _rule_reason(space: Space) -> str:
+    problem, tally = space.problem, space.tally
+    if not tally.considered:
+        return (
+            f"no layout exists: no tp·cp·pp within the request divides {problem.cluster.num_gpus} GPUs so that what is "
+            f"left (dp) divides the global batch of {problem.workload.global_batch_size}"
+        )
+    removed = [(name, count) for name, count in tally.removed.items() if count]
+    last = ", ".join(f"{name} ({count:,})" for name, count in removed[-_SHOWN_RULES:])
+    return f"rules leave no layout of {tally.considered:,}: the last to remove any were {last}"
+
+
+# ---- what would help
+
+
+def _changes(problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
+    """Relaxations of the request that a search shows to work."""
+    for item in constraints.items:
+        yield from _tried(f"drop {item.name}", problem, launcher, constraints.without(item))
+    if len(constraints.items) > 1:
+        yield from _tried("drop all wishes", problem, launcher, Constraints())
+    yield from _other_batch(problem, launcher, constraints)
+    yield from _more_gpus(problem, launcher, constraints)
+
+
+def _tried(description: str, problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
+    found = search(Space(problem, launcher, constraints), splits=False)
+    if found.best is not None:
+        yield Change(description, found.best, found.step_s)
+
+
+def _other_batch(problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
+    """The next larger batch that all GPUs could share, where the batch is what keeps layouts out."""
+    gpus, batch = problem.cluster.num_gpus, problem.workload.global_batch_size
+    larger = -(-batch // gpus) * gpus
+    if larger != batch:
+        workload = replace(problem.workload, global_batch_size=larger)
+        yield from _tried(f"a global batch of {larger}", replace(problem, workload=workload), launcher, constraints)
+
+
+def _more_gpus(problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
+    """The fewest times twice the GPUs that do."""
+    factor = 2
+    while factor <= _MOST_GPUS:
+        gpus = factor * problem.cluster.num_gpus
+        try:
+            larger = replace(problem, cluster=problem.cluster.with_num_gpus(gpus))
+        except InputError:
+            return
+        changes = list(_tried(f"{gpus} GPUs", larger, launcher, constraints))
+        if changes:
+            yield changes[0]
+            return
+        factor *= 2

@@ -1,0 +1,154 @@
+"""The answer: one recommended strategy, explained, with what came next and how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.costmodel.estimate import Estimate
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.strategy import Strategy
+from shardwise.launchers.base import LaunchSettings, get_launcher
+
+from .proof import Proof
+
+SCHEMA_VERSION = 1
+"""Of ``Plan.as_dict``: raised when a key changes its meaning or goes away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notch:
+    """The price of another value of one dimension, everything else chosen anew.
+
+    ``step_time_s`` and ``price_s`` (over the plan's step) are None where no strategy with that value is possible;
+    ``reason`` then says which rule removes it or by how much it does not fit.
+    """
+
+    dimension: str
+    value: Any
+    """What the plan uses."""
+    other: Any
+    """What it would be instead."""
+    step_time_s: float | None
+    price_s: float | None
+    reason: str
+    strategy: Strategy | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "dimension": self.dimension, "value": self.value, "other": self.other, "step_time_s": self.step_time_s,
+            "price_s": self.price_s, "reason": self.reason,
+            "strategy": None if self.strategy is None else self.strategy.as_dict(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoPoint:
+    """A strategy that none beats in both step time and memory headroom."""
+
+    strategy: Strategy
+    step_time_s: float
+    peak_memory_bytes: float
+    headroom_bytes: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "strategy": self.strategy.as_dict(), "step_time_s": self.step_time_s,
+            "peak_memory_bytes": self.peak_memory_bytes, "headroom_bytes": self.headroom_bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What keeps the plan from being faster: ``memory`` or ``nothing`` in the space, and what it costs."""
+
+    kind: str
+    message: str
+    gain_s: float = 0.0
+    """Seconds that a step would be shorter without it."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"kind": self.kind, "message": self.message, "gain_s": self.gain_s}
+
+
+@dataclass(frozen=True, slots=True)
+class Refinement:
+    """What Optuna tried beyond the proven space. ``gain_s`` is 0 where it found nothing better."""
+
+    trials: int
+    feasible: int
+    gain_s: float
+    seed: int
+    dimensions: tuple[str, ...]
+    """What it varied: dimensions and values that the space does not enumerate."""
+    message: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "trials": self.trials, "feasible": self.feasible, "gain_s": self.gain_s, "seed": self.seed,
+            "dimensions": list(self.dimensions), "message": self.message,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The recommended strategy of one problem with everything that explains it."""
+
+    estimate: Estimate
+    launcher: str
+    alternatives: tuple[Estimate, ...]
+    """Runners-up with another mesh or micro-batch, best first; the plan itself is not among them."""
+    pareto: tuple[ParetoPoint, ...]
+    """Step time against memory headroom over the strategies that the search evaluated, fastest first."""
+    proof: Proof
+    why: tuple[Notch, ...]
+    binding: Binding
+    refinement: Refinement | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def problem(self) -> Problem:
+        """Model, cluster, workload and runtime."""
+        return self.estimate.problem
+
+    @property
+    def strategy(self) -> Strategy:
+        """The recommendation, its layer split written out."""
+        return self.estimate.strategy
+
+    @property
+    def step_time_s(self) -> float:
+        """Predicted seconds of one optimizer step."""
+        return self.estimate.step_time_s
+
+    def launch(self, name: str | None = None, settings: LaunchSettings | None = None) -> dict[str, str]:
+        """Launch files by name, for the plan's launcher or another one.
+
+        Raises InputError where that launcher cannot express the strategy, UnknownNameError where there is none.
+        """
+        return get_launcher(name or self.launcher).render(self.problem, self.strategy, settings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain values: the document that ``schemas/plan.schema.json`` describes."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            **self.estimate.as_dict(),
+            "launcher": self.launcher,
+            "proof": self.proof.as_dict(),
+            "binding": self.binding.as_dict(),
+            "why": [n.as_dict() for n in self.why],
+            "alternatives": [_brief(e) for e in self.alternatives],
+            "pareto": [p.as_dict() for p in self.pareto],
+            "refinement": None if self.refinement is None else self.refinement.as_dict(),
+            "assumptions": list(self.assumptions),
+        }
+
+
+def _brief(e: Estimate) -> dict[str, Any]:
+    keys = ("strategy", "step_time_s", "tokens_per_s_per_gpu", "mfu", "peak_memory_bytes", "memory_by_rank_bytes")
+    whole = e.as_dict()
+    return {key: whole[key] for key in keys}

@@ -1,0 +1,179 @@
+"""``plan`` and ``estimate``: the library's two questions, from whatever names the inputs to the whole answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.costmodel.estimate import Estimate
+from shardwise.costmodel.estimate import estimate as predict
+from shardwise.costmodel.model import ModelSpec
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.runtime import Runtime, load_runtime
+from shardwise.costmodel.strategy import Strategy, parse_settings
+from shardwise.costmodel.workload import Workload
+from shardwise.hardware_profiles.cluster import Cluster
+from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.load_cluster import load_cluster
+from shardwise.launchers.base import Launcher, get_launcher, universal_rules
+from shardwise.launchers.rule import violations
+
+from .constraints import Constraints, Wish
+from .exact import Found, Progress, search, with_split
+from .infeasible import explain
+from .plan import Plan
+from .pool import Pool, frontier, runners_up
+from .proof import Clock
+from .refine import DEFAULT_TRIALS, refine
+from .space import Space
+from .why import binding, reasons
+
+Wishes = Mapping[str, Wish]
+
+
+def plan(
+    model: ModelSpec | str | Path,
+    cluster: Cluster | str | Path,
+    workload: Workload,
+    *,
+    num_gpus: int | None = None,
+    runtime: Runtime | str | Path | None = None,
+    launcher: str = "megatron",
+    pins: Wishes | None = None,
+    bans: Wishes | None = None,
+    least: Wishes | None = None,
+    most: Wishes | None = None,
+    top: int = 5,
+    time_limit_s: float | None = None,
+    refine_trials: int = DEFAULT_TRIALS,
+    storage: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Plan:
+    """The strategy with the shortest predicted step that fits in memory, with proof and explanation.
+
+    ``model`` is a ``ModelSpec``, a Hugging Face ``config.json`` or a preset's name; ``cluster`` a ``Cluster`` or a
+    profile, for ``num_gpus`` accelerators. ``runtime`` defaults to the launcher's. ``pins`` fix dimensions
+    (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least`` and ``most`` are limits. ``top`` counts the plan
+    and its runners-up. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials`` variations are
+    tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage URL.
+
+    Raises:
+        InputError: an input that cannot be used.
+        NothingFitsError: an ``InfeasibleError`` that says what binds and which changes help.
+    """
+    writer = get_launcher(launcher)
+    problem = read_problem(model, cluster, workload, num_gpus=num_gpus, runtime=runtime, launcher=writer)
+    writer.check_model(problem)
+    if top < 1:
+        raise InputError(f"top = {top}: expected 1 or more")
+    wishes = Constraints.of(pins, bans, least, most)
+    clock = Clock(time_limit_s)
+    found = search(Space(problem, writer, wishes), clock, progress=progress)
+    if found.best is None:
+        raise explain(found)
+    return _explained(found, clock, top, refine_trials, seed, storage)
+
+
+def _explained(found: Found, clock: Clock, top: int, trials: int, seed: int, storage: str | None) -> Plan:
+    """Everything about a finished search that a person wants to know."""
+    problem, best = found.problem, found.best
+    assert best is not None
+    proof = found.proof(clock.elapsed_s)
+    answer = predict(problem, with_split(problem, best))
+    why = reasons(found, answer)
+    pool = Pool.of(found)
+    others = runners_up(found, pool, top - 1)
+    bound = binding(found, answer)
+    refinement = None
+    if trials > 0 and not clock.expired:
+        answer, refinement = refine(found.space, answer, others, trials, seed, storage)
+    return Plan(
+        estimate=answer,
+        launcher=found.space.launcher.name,
+        alternatives=tuple(others),
+        pareto=frontier(found, pool, answer),
+        proof=proof,
+        why=why,
+        binding=bound,
+        refinement=refinement,
+        assumptions=(*answer.assumptions, *found.space.assumptions()),
+    )
+
+
+def estimate(
+    model: ModelSpec | str | Path,
+    cluster: Cluster | str | Path,
+    workload: Workload,
+    strategy: Strategy | str | Mapping[str, Any],
+    *,
+    num_gpus: int | None = None,
+    runtime: Runtime | str | Path | None = None,
+) -> Estimate:
+    """The prediction for one strategy: a ``Strategy``, or settings such as ``"tp=8,pp=4,mbs=1,sp=on"``.
+
+    Settings left out follow the runtime's habits (sequence parallelism, ZeRO stage, recomputation, overlaps), dp and the
+    number of micro-batches follow from the cluster and the batch. Raises InputError naming what a strategy breaks.
+    """
+    problem = read_problem(
+        model, cluster, workload, num_gpus=num_gpus, runtime=runtime, launcher=get_launcher("generic")
+    )
+    whole = strategy if isinstance(strategy, Strategy) else complete(problem, strategy)
+    broken = violations(problem, whole, universal_rules())
+    if broken:
+        raise InputError(f"strategy: {'; '.join(map(str, broken))}")
+    return predict(problem, whole)
+
+
+def complete(problem: Problem, settings: str | Mapping[str, Any]) -> Strategy:
+    """A whole strategy from the settings that someone wrote down; raises InputError where they do not go together."""
+    given = parse_settings(settings) if isinstance(settings, str) else dict(settings)
+    unknown = set(given) - set(Strategy().as_dict())
+    if unknown:
+        raise InputError(f"strategy: unknown key {sorted(unknown)[0]!r}")
+    runtime = problem.runtime
+    tp, pp, vpp, ep, cp = (given.get(name, 1) for name in ("tp", "pp", "vpp", "ep", "cp"))
+    default_schedule = "interleaved" if vpp > 1 else runtime.default_schedule
+    habits: dict[str, Any] = {
+        "sp": runtime.default_sp and tp > 1,
+        "zero": runtime.default_zero,
+        "recompute": runtime.default_recompute,
+        "tp_overlap": runtime.default_tp_overlap and tp > 1 and given.get("sp", runtime.default_sp),
+        "dp_overlap": runtime.default_dp_overlap,
+        "ep_overlap": runtime.default_ep_overlap and ep > 1,
+        "schedule": default_schedule if pp > 1 and (vpp > 1) == (default_schedule == "interleaved") else "1f1b",
+        "ulysses": cp if given.get("cp_comm") == "a2a" else 1,
+    }
+    whole = Strategy(**{**habits, **given})
+    if "dp" in given and "num_microbatches" in given:
+        return whole
+    filled = whole.with_batch(problem.cluster.num_gpus, problem.workload.global_batch_size)
+    return replace(filled, **{name: given[name] for name in ("dp", "num_microbatches") if name in given})
+
+
+def read_problem(
+    model: ModelSpec | str | Path,
+    cluster: Cluster | str | Path,
+    workload: Workload,
+    *,
+    num_gpus: int | None,
+    runtime: Runtime | str | Path | None,
+    launcher: Launcher,
+) -> Problem:
+    """The four inputs from whatever names them. Raises InputError (UnknownNameError with the nearest name)."""
+    spec = model if isinstance(model, ModelSpec) else _read_model(model)
+    if not isinstance(cluster, Cluster):
+        cluster = load_cluster(cluster, num_gpus)
+    elif num_gpus is not None:
+        cluster = cluster.with_num_gpus(num_gpus)
+    if not isinstance(runtime, Runtime):
+        runtime = load_runtime(runtime or launcher.default_runtime)
+    return Problem(spec, cluster, workload, runtime)
+
+
+def _read_model(model: str | Path) -> ModelSpec:
+    if isinstance(model, Path) or model.endswith(".json") or "/" in model:
+        return ModelSpec.from_hf(model)
+    return ModelSpec.from_preset(model)

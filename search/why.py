@@ -1,0 +1,263 @@
+"""Why each dimension is what it is: the price of the next value up and down, everything else chosen anew."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shardwise.costmodel.estimate import Estimate
+from shardwise.costmodel.evaluate import capacity_bytes, evaluate
+from shardwise.costmodel.problem import Ints
+from shardwise.costmodel.strategy import Strategies, Strategy, enum_code
+from shardwise.hardware_profiles.errors import InputError
+from shardwise.launchers.rule import divisors, violations
+
+from .axes import SWITCHES
+from .bounds import split_bounds
+from .closing import best_split
+from .constraints import ENUMS
+from .exact import Found, take_opened
+from .opening import Opened, can_fit, open_candidates
+from .plan import Binding, Notch
+
+_MESH = ("tp", "cp", "pp", "ep", "etp", "micro_batch_size", "vpp")
+_CHOICES = ("sp", "cp_comm", "zero", "schedule", "zero_group")
+_MODES = ("recompute", "offload_optimizer")
+
+_LOOK = 48
+"""Candidates opened for each price: those of the least bounds that have room for their layers."""
+
+_WORTH_SOLVING = 0.003
+"""CP-SAT is asked for a price's layer split where it may shorten the step by this share."""
+
+_GIB = float(1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    dimension: str
+    other: Any
+    rows: Ints
+    """Candidates with the other value, by bound."""
+
+
+def reasons(found: Found, best: Estimate) -> tuple[Notch, ...]:
+    """The price of one notch in each direction of every dimension, in the order of ``Strategy``."""
+    questions = _questions(found, best.strategy)
+    extra = _open_for(found, [q.rows for q in questions])
+    notches = [_answer(found, best, q, extra) for q in questions]
+    notches += [_mode_notch(found, best, *choice) for choice in _mode_choices(found, best.strategy)]
+    notches += [_switch_notch(found, best, name) for name in SWITCHES]
+    order = {name: i for i, name in enumerate((*_MESH, *_CHOICES, *_MODES, *SWITCHES))}
+    return tuple(sorted((n for n in notches if n is not None), key=lambda n: order[n.dimension]))
+
+
+# ---- what to ask
+
+
+def _questions(found: Found, s: Strategy) -> list[_Question]:
+    out = []
+    for name in (*_MESH, *_CHOICES):
+        column = getattr(found.candidates.strategies, name)
+        for other in _others(found, s, name):
+            code = enum_code(name, other) if name in ENUMS else other
+            rows = np.flatnonzero(column == code)
+            out.append(_Question(name, other, rows[np.argsort(found.candidates.bound_s[rows], kind="stable")]))
+    return out
+
+
+def _others(found: Found, s: Strategy, name: str) -> list[Any]:
+    """The neighbours of a degree, or every other value of a choice, as far as they mean anything here."""
+    value = getattr(s, name)
+    present = np.unique(getattr(found.candidates.strategies, name)).tolist()
+    if name in ENUMS:
+        names = [ENUMS[name][int(c)] for c in present]
+        return [] if name == "cp_comm" and s.cp == 1 else [n for n in names if n != value and _applies(s, name, n)]
+    if name in _CHOICES:
+        return [v for v in present if v != value and _applies(s, name, v)]
+    lower, upper = [v for v in present if v < value], [v for v in present if v > value]
+    beyond = _beyond(found, name, value) if not upper else []
+    return [*lower[-1:], *upper[:1], *beyond]
+
+
+def _applies(s: Strategy, name: str, value: Any) -> bool:
+    if name == "sp":
+        return s.tp > 1
+    if name == "schedule":
+        return s.pp > 1
+    return name != "zero_group" or s.zero > 0
+
+
+def _beyond(found: Found, name: str, value: int) -> list[int]:
+    """The next value of a degree that the space does not hold, to say what keeps it out."""
+    problem = found.problem
+    whole = {"ep": problem.cluster.num_gpus, "micro_batch_size": problem.workload.global_batch_size}
+    if name == "ep" and not problem.model.is_moe or name in ("etp", "vpp"):
+        return []
+    return [d for d in divisors(whole.get(name, problem.cluster.num_gpus)) if d > value][:1]
+
+
+# ---- answering
+
+
+def _open_for(found: Found, groups: list[Ints]) -> Opened | None:
+    """Open the most promising candidates of every question at once."""
+    c = found.candidates
+    chosen = np.unique(np.concatenate([_promising(found, rows) for rows in groups])) if groups else np.empty(0, int)
+    if not len(chosen):
+        return None
+    roomy = chosen[can_fit(found.space, c.strategies.take(chosen))]
+    opened = open_candidates(found.space, c, roomy)
+    take_opened(found, opened)
+    return opened
+
+
+def _promising(found: Found, rows: Ints) -> Ints:
+    """The first of some candidates (sorted by bound) whose bound is under the best of them that fits as it is."""
+    c = found.candidates
+    real = rows[c.fits[rows]]
+    least = float(c.step_s[real].min(initial=math.inf))
+    rows = rows[: 8 * _LOOK]
+    rows = rows[c.bound_s[rows] < least]
+    return rows[can_fit(found.space, c.strategies.take(rows))][:_LOOK]
+
+
+def _answer(found: Found, best: Estimate, q: _Question, extra: Opened | None) -> Notch:
+    value = getattr(best.strategy, q.dimension)
+    if not len(q.rows):
+        return Notch(q.dimension, value, q.other, None, None, _absent(found, best.strategy, q))
+    c = found.candidates
+    real = q.rows[c.fits[q.rows]]
+    options: list[tuple[float, Strategy]] = []
+    if len(real):
+        i = int(real[np.argmin(c.step_s[real])])
+        options.append((float(c.step_s[i]), c.strategies[i]))
+    if extra is not None:
+        mine = extra.take(np.isin(extra.parent, q.rows))
+        options += _best_of(mine)
+        options += _uneven(found, mine, min((o[0] for o in options), default=math.inf))
+    options += [(t, s) for t, s in found.splits if getattr(s, q.dimension) == q.other]
+    if not options:
+        return Notch(q.dimension, value, q.other, None, None, _unfit(found, q.rows))
+    step, strategy = min(options, key=lambda o: o[0])
+    return _priced(best, q.dimension, q.other, step, strategy)
+
+
+def _priced(best: Estimate, name: str, other: Any, step: float, strategy: Strategy) -> Notch:
+    price = max(0.0, step - best.step_time_s)
+    share = price / best.step_time_s
+    reason = "as fast" if share < 5e-4 else f"{share:.1%} slower"
+    return Notch(name, getattr(best.strategy, name), other, step, price, reason, strategy)
+
+
+def _best_of(opened: Opened) -> list[tuple[float, Strategy]]:
+    fits = np.flatnonzero(opened.fits)
+    if not len(fits):
+        return []
+    i = int(fits[np.argmin(opened.step_s[fits])])
+    return [(float(opened.step_s[i]), opened.strategies[i])]
+
+
+def _uneven(found: Found, opened: Opened, step_s: float) -> list[tuple[float, Strategy]]:
+    """The most promising pipeline with its layer split solved, where that may shorten the step noticeably."""
+    pipes = opened.take((opened.strategies.pp > 1) & (opened.bound_s < step_s))
+    if not len(pipes):
+        return []
+    limit = step_s if math.isfinite(step_s) else 1e3 * float(pipes.bound_s.min())
+    tight = split_bounds(found.problem, pipes.strategies, pipes.bound_s, limit)
+    i = int(np.argmin(tight.bound_s))
+    if not tight.bound_s[i] < step_s * (1.0 - _WORTH_SOLVING):
+        return []
+    answer = best_split(found.problem, found.space.launcher, pipes.strategies[i])
+    return [(answer.step_time_s, answer.strategy)] if answer is not None else []
+
+
+def _absent(found: Found, s: Strategy, q: _Question) -> str:
+    """Which rule removes a value that no candidate has; judged on the plan with that one dimension changed."""
+    changed = {q.dimension: q.other}
+    if q.dimension == "vpp":
+        changed["schedule"] = "interleaved" if q.other > 1 else "1f1b"
+    problem = found.problem
+    try:
+        bare = replace(s, layers_per_stage=None, recompute_per_stage=None, zero_group=0, **changed)
+        other = bare.with_batch(problem.cluster.num_gpus, problem.workload.global_batch_size)
+    except InputError as error:
+        return str(error).removeprefix("strategy: ")
+    broken = violations(problem, other, found.space.rules)
+    return str(broken[0]) if broken else "beyond the searched axis; pin it to look there"
+
+
+def _unfit(found: Found, rows: Ints) -> str:
+    c = found.candidates
+    least = float(c.peak_bytes[rows].min())
+    over = least - capacity_bytes(found.problem)
+    return "does not fit" if over <= 0 else f"does not fit: {over / _GIB:.1f} GiB too much without recomputation"
+
+
+# ---- knobs and switches
+
+
+def _mode_choices(found: Found, s: Strategy) -> list[tuple[str, Any]]:
+    modes = [ENUMS["recompute"][int(c)] for c in found.space.axes.knob_values("recompute")]
+    out: list[tuple[str, Any]] = [("recompute", m) for m in modes if m != s.recompute]
+    offloads = found.space.axes.knob_values("offload_optimizer").tolist()
+    return out + [("offload_optimizer", v) for v in offloads if v != s.offload_optimizer]
+
+
+def _mode_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
+    """The best opened strategy with another mode of recomputation or share offloaded."""
+    code = enum_code(name, other) if name in ENUMS else other
+    value = getattr(best.strategy, name)
+    options: list[tuple[float, Strategy]] = [(t, s) for t, s in found.splits if getattr(s, name) == other]
+    for part in found.opened:
+        options += _best_of(part.take(getattr(part.strategies, name) == code))
+    if name == "recompute" and other == "none" or name == "offload_optimizer" and other == 0.0:
+        c = found.candidates
+        fits = np.flatnonzero(c.fits)
+        if len(fits):
+            i = int(fits[np.argmin(c.step_s[fits])])
+            options.append((float(c.step_s[i]), c.strategies[i]))
+    if not options:
+        return Notch(name, value, other, None, None, "nothing that was evaluated fits with it")
+    return _priced(best, name, other, *min(options, key=lambda o: o[0]))
+
+
+def _switch_notch(found: Found, best: Estimate, name: str) -> Notch | None:
+    """The plan with one overlap switch flipped and nothing else changed."""
+    s = best.strategy
+    other = not getattr(s, name)
+    if (name == "tp_overlap" and s.tp == 1) or (name == "ep_overlap" and s.ep == 1):
+        return None
+    flipped = replace(s, **{name: other})
+    broken = violations(found.problem, flipped, found.space.rules)
+    if broken:
+        return Notch(name, not other, other, None, None, str(broken[0]))
+    bare = [replace(x, layers_per_stage=None, recompute_per_stage=None) for x in (s, flipped)]
+    now, then = evaluate(found.problem, Strategies.of(bare)).step_time_s
+    return _priced(best, name, other, best.step_time_s + max(0.0, float(then - now)), flipped)
+
+
+# ---- what binds
+
+
+def binding(found: Found, best: Estimate) -> Binding:
+    """Whether memory keeps a faster strategy of the space out, by how much, and what it costs."""
+    c = found.candidates
+    real = np.flatnonzero(c.real)
+    if len(real):
+        i = int(real[np.argmin(c.step_s[real])])
+        gain = best.step_time_s - float(c.step_s[i])
+        if gain > 1e-3 * best.step_time_s:
+            over = (float(c.peak_bytes[i]) - capacity_bytes(found.problem)) / _GIB
+            s = c.strategies[i]
+            where = f"tp={s.tp} cp={s.cp} pp={s.pp} ep={s.ep} mbs={s.micro_batch_size} zero={s.zero}"
+            return Binding(
+                "memory",
+                f"memory binds: {where} without recomputation would be {gain / best.step_time_s:.1%} faster and needs "
+                f"{over:.1f} GiB more per GPU on its fullest rank",
+                gain,
+            )
+    return Binding("nothing", "no constraint binds: no layout of the space is faster, whether it fits or not")
