@@ -27,6 +27,8 @@ class Facts:
     is_moe: bool
     has_mla: bool
     has_window: bool
+    has_sinks: bool
+    """A learned sink per head in the softmax."""
     has_expert_bias: bool
     """A bias on the experts' linear layers."""
     mtp_layers: int
@@ -67,6 +69,7 @@ def _facts(model: ModelSpec, train_mtp: bool) -> Facts:
         is_moe=bool(moes),
         has_mla=any(is_mla(k) for k in kinds),
         has_window=any(c.window is not None for c in attention),
+        has_sinks=any(e.name == "sinks" for k in kinds if k.mixer for e in k.mixer.extras),
         has_expert_bias=any(m.expert.bias for m in moes),
         mtp_layers=len(model.mtp) if train_mtp else 0,
     )

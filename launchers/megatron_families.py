@@ -21,6 +21,8 @@ class Family:
     rotary_percent: float = 1.0
     norm_epsilon: str = "1e-5"
     squared_relu: bool = False
+    clamped_gate: bool = False
+    """The gate is a sigmoid-approximated GELU whose inputs are clamped at 7 and whose linear half is shifted by 1."""
     norm_plus_one: bool = False
     """The norm's weight is stored less one (``layernorm1p``)."""
     router: str = "softmax"
@@ -43,6 +45,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "DeepseekV3ForCausalLM": Family(norm_epsilon="1e-6", router="sigmoid", router_scale=2.5),
     "Glm4MoeForCausalLM": Family(rotary_base=1000000, rotary_percent=0.5, router="sigmoid"),
     "GPT2LMHeadModel": Family(),
+    "GptOssForCausalLM": Family(rotary_base=150000, clamped_gate=True),
 }
 
 NOT_EXPRESSIBLE: Final[Mapping[str, str]] = {

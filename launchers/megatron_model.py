@@ -17,6 +17,7 @@ Args = list[str]
 _PLAIN = {"qkv", "attention_out"}
 _LATENT = {"q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"}
 _HEAD_NORMS, _LATENT_NORMS = {"q_norm", "k_norm"}, {"q_latent_norm", "kv_latent_norm"}
+_CLAMPED_GATE = ("--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +111,18 @@ def _check_mixer(model: ModelSpec, kind: LayerKind, mixer: Mixer, core: Attentio
     if latent and core.window is not None:
         _refuse(model, kind, "latent attention with a window")
     extras = {e.name for e in mixer.extras}
-    if not extras <= (_LATENT_NORMS if latent else _HEAD_NORMS):
+    if not extras <= (_LATENT_NORMS if latent else _HEAD_NORMS | {"sinks"}):
         _refuse(model, kind, f"{', '.join(sorted(extras))} in the attention")
-    if not latent and any(e.parameters != core.qk_head_dim for e in mixer.extras):
+    if not latent and any(e.parameters != core.qk_head_dim for e in mixer.extras if e.name in _HEAD_NORMS):
         _refuse(model, kind, "query and key norms over all heads together")
 
 
 def _check_moe(model: ModelSpec, kind: LayerKind, moe: Moe) -> None:
     if moe.latent_linears:
         _refuse(model, kind, "experts in a latent space")
-    if moe.extras or moe.router.bias or moe.expert.bias or moe.expert.extras:
-        _refuse(model, kind, "trained extras or biases of the router or the experts")
-    if moe.shared is not None and (moe.shared.gated != moe.expert.gated or moe.shared.bias):
+    if moe.extras or moe.expert.extras:
+        _refuse(model, kind, f"{(*moe.extras, *moe.expert.extras)[0].name!r} of the router or the experts")
+    if moe.shared is not None and (moe.shared.gated, moe.shared.bias) != (moe.expert.gated, moe.expert.bias):
         _refuse(model, kind, "a shared expert unlike the routed ones")
     if any(e.name != "shared_expert_gate" for e in moe.shared_extras):
         _refuse(model, kind, f"{moe.shared_extras[0].name!r} on the shared expert")
@@ -168,7 +169,9 @@ def _attention(model: ModelSpec, kind: LayerKind) -> Args:
     if core.num_kv_heads != core.num_heads:
         args += ["--group-query-attention", "--num-query-groups", str(core.num_kv_heads)]
     args += ["--kv-channels", str(core.qk_head_dim)]
-    return [*args, "--qk-layernorm"] if mixer.extras else args
+    extras = {e.name for e in mixer.extras}
+    args += ["--softmax-type", "learnable"] if "sinks" in extras else []
+    return [*args, "--qk-layernorm"] if extras & _HEAD_NORMS else args
 
 
 def _latent(mixer: Mixer, core: AttentionCore) -> Args:
@@ -212,7 +215,7 @@ def _feed_forward(model: ModelSpec, kinds: tuple[LayerKind, ...], family: Family
     assert mlp is not None
     args = ["--ffn-hidden-size", str(mlp.width)]
     if mlp.gated:
-        args.append("--swiglu")
+        args += _CLAMPED_GATE if family.clamped_gate else ("--swiglu",)
     elif family.squared_relu:
         args.append("--squared-relu")
     return args
@@ -242,7 +245,7 @@ def _norms_and_biases(kinds: tuple[LayerKind, ...], family: Family) -> Args:
     mixer, _ = _core(kinds[0])
     inputs = [op.bias for op in mixer.linears if op.name != "attention_out"]
     others = [op.bias for op in mixer.linears if op.name == "attention_out"]
-    others += [m.bias for k in kinds for m in (k.mlp, k.moe.expert if k.moe else None) if m]
+    others += [op.bias for k in kinds for op in (k.mlp, *((k.moe.router, k.moe.expert) if k.moe else ())) if op]
     if all(inputs) and all(others):
         return args
     args.append("--disable-bias-linear")
@@ -272,7 +275,8 @@ def _facts(model: ModelSpec, kinds: tuple[LayerKind, ...], family: Family, notes
         facts += ["--rope-type", "rope"] if is_mla(kinds[0]) else []
     notes.append(f"norm epsilon {family.norm_epsilon} (not carried by the model description)")
     mlp = next((k.mlp or (k.moe.expert if k.moe else None) for k in kinds), None)
-    name = "SiLU" if mlp and mlp.gated else "squared ReLU" if family.squared_relu else "GELU"
+    gate = "clamped GELU gate" if family.clamped_gate else "SiLU"
+    name = gate if mlp and mlp.gated else "squared ReLU" if family.squared_relu else "GELU"
     notes.append(f"activation {name} (not carried by the model description)")
     moe = next((k.moe for k in kinds if k.moe), None)
     return facts + (_router(moe, family, notes) if moe else [])

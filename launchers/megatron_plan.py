@@ -132,7 +132,8 @@ def precision_arguments(problem: Problem) -> Args:
     args = list(_PRECISION[dtype])
     if runtime.grad_comm_bytes <= 2.0 and dtype not in ("fp16", "fp32"):
         args.append("--grad-reduce-in-bf16")
-    if dtype in LOW_PRECISION and problem.model.is_moe:
+    # The router pads each expert's tokens for scaled formats; with all-gather the experts pad them themselves.
+    if dtype in LOW_PRECISION and problem.model.is_moe and runtime.moe_dispatcher != "allgather":
         args.append("--moe-router-padding-for-quantization")
     if runtime.vocab_multiple > 1:
         args += ["--make-vocab-size-divisible-by", str(runtime.vocab_multiple)]

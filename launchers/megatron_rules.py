@@ -73,8 +73,15 @@ def _context_rules() -> tuple[Rule, ...]:
         Rule("window-cp-comm", "sliding-window attention has no context parallelism of kind {cp_comm}: use all_gather "
              "or a2a",
              lambda p, s: (s.cp == 1) | _whole_sequence(s) | ~_flag(model_facts(p).has_window)),
+        # kernel: the ring and the gather have no softmax with sinks.
+        Rule("sinks-cp-comm", "attention with sinks has no context parallelism of kind {cp_comm}: use a2a",
+             lambda p, s: (s.cp == 1) | (s.cp_comm == _A2A) | ~_flag(model_facts(p).has_sinks)),
         # parser
         Rule("tp-overlap-needs-sp", "tp_overlap needs sp = on", lambda p, s: ~s.tp_overlap | s.sp),
+        # run: its buffers are written by peers, which must share the scale-up network.
+        Rule("tp-overlap-domain", "tp_overlap needs tp = {tp} within the {domain} GPUs of a {tier} domain",
+             lambda p, s: ~s.tp_overlap | (s.tp <= p.cluster.tiers[0].size),
+             values=lambda p, s: {"domain": p.cluster.tiers[0].size, "tier": p.cluster.tiers[0].name}),
     )  # fmt: skip
 
 

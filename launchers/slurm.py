@@ -48,7 +48,8 @@ def sbatch_script(problem: Problem, settings: LaunchSettings, script: str = "lau
 
 
 def _start(settings: LaunchSettings, script: str) -> list[str]:
-    here = 'HERE="${SLURM_SUBMIT_DIR:-$(cd "$(dirname "$0")" && pwd)}"'
+    folder = comment("Submit it from the folder that holds the files: Slurm runs a copy of it from elsewhere.")
+    here = folder + '\nHERE="${SLURM_SUBMIT_DIR:-$(cd "$(dirname "$0")" && pwd)}"'
     # Ranks follow the host file, not the allocation's own order, so the rank of a host is that of its task.
     order = ['export SLURM_HOSTFILE="$HERE/hostfile"', 'MASTER_ADDR="$(head -n 1 "$SLURM_HOSTFILE")"']
     plain = ['MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"']
@@ -56,9 +57,12 @@ def _start(settings: LaunchSettings, script: str) -> list[str]:
     lines = [here, *(order if settings.hosts else plain), "export MASTER_ADDR", port]
     distribution = "arbitrary" if settings.hosts else "block"
     run = f"exec bash {shlex.quote(script)}"
-    note = comment("A static rendezvous keeps the order of the hosts; c10d would sort them.")
+    note = comment(
+        "One torchrun per host, with all of its cores. A static rendezvous keeps the order of the hosts (c10d would "
+        "sort them)."
+    )
     command = (
-        f"srun --distribution={distribution} --kill-on-bad-exit=1 bash -c \\\n"
+        f"srun --distribution={distribution} --cpu-bind=none --kill-on-bad-exit=1 bash -c \\\n"
         f'  \'cd "$1" && NODE_RANK=$SLURM_PROCID {run} "${{@:2}}"\' _ "$HERE" "$@"'
     )
     return ["\n".join(lines), f"{note}\n{command}"]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,36 +13,10 @@ from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.base import LaunchSettings, get_launcher
 from shardwise.launchers.megatron_files import megatron_arguments
 
+from .bench import run
 from .problems import DEEPSEEK, LLAMA, fitted, model, problem
 
 MEGATRON = get_launcher("megatron")
-
-RECORDER = """#!{python}
-import json, os, sys
-names = ("NODE_RANK", "MASTER_ADDR", "CUDA_DEVICE_MAX_CONNECTIONS")
-json.dump({{"argv": sys.argv[1:], "env": {{k: os.environ.get(k) for k in names}}}}, open({out!r}, "w"))
-"""
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Path:
-    """A folder with programs in ``bin`` that record how they were called."""
-    (tmp_path / "bin").mkdir()
-    torchrun = tmp_path / "bin" / "torchrun"
-    torchrun.write_text(RECORDER.format(python=sys.executable, out=str(tmp_path / "called.json")))
-    torchrun.chmod(0o755)
-    return tmp_path
-
-
-def run(folder: Path, script: str, *extra: str, **env: str) -> dict[str, object]:
-    path = f"{folder / 'bin'}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", script, *extra], cwd=folder, env={"PATH": path, "CUDA_DEVICE_MAX_CONNECTIONS": "7", **env},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads((folder / "called.json").read_text())
-    return found
 
 
 def write(folder: Path, p: Problem, s: Strategy, settings: LaunchSettings | None = None) -> None:

@@ -116,6 +116,15 @@ def test_squared_relu_and_a_norm_less_one() -> None:
     assert {"--squared-relu", "--apply-layernorm-1p"} <= set(found) and found["--rotary-percent"] == "0.5"
 
 
+def test_sinks_biases_and_a_clamped_gate() -> None:
+    found = arguments("gpt-oss-20b")
+    assert found["--softmax-type"] == "learnable" and found["--window-size"] == "(127,0)"
+    assert found["--window-attn-skip-freq"].startswith("([1]*1+[0]*1+[1]*1")
+    assert (found["--glu-linear-offset"], found["--activation-func-clamp-value"]) == ("1.0", "7.0")
+    absent = {"--qk-layernorm", "--swiglu", "--disable-bias-linear", "--add-qkv-bias"}
+    assert "--quick-geglu" in found and not absent & set(found)
+
+
 def test_a_softmax_over_one_expert_comes_before_the_choice() -> None:
     spec = model(MIXTRAL)
     (kind,) = spec.kinds
@@ -162,7 +171,6 @@ def test_layer_pattern(flags: list[bool], text: str) -> None:
         ("gemma-2-9b", "four norms"),
         ("gemma-4-26b-a4b", "exactly one feed-forward"),
         ("gpt-neox-20b", "in parallel"),
-        ("gpt-oss-120b", "sinks"),
         ("olmo-2-32b", "over all heads together"),
         ("llama-4-scout", "without rotary positions"),
         ("phi-3.5-moe", "head_bias"),

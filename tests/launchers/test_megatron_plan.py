@@ -148,6 +148,8 @@ def test_precision(dtype: str, words: list[str]) -> None:
 def test_routed_tokens_are_padded_for_low_precision() -> None:
     assert "--moe-router-padding-for-quantization" in plan.precision_arguments(problem(MIXTRAL, dtype="fp8"))
     assert "--moe-router-padding-for-quantization" not in plan.precision_arguments(problem(MIXTRAL))
+    gathered = problem(MIXTRAL, dtype="fp8", changes={"moe_dispatcher": "allgather"})
+    assert "--moe-router-padding-for-quantization" not in plan.precision_arguments(gathered)
 
 
 @pytest.mark.parametrize(

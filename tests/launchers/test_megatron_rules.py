@@ -48,6 +48,8 @@ CASES: list[Case] = [
     ("mla-cp-comm", {"name": DEEPSEEK}, {"cp": 4, "cp_comm": "a2a", "ulysses": 4}, {"cp_comm": "p2p", "ulysses": 1}),
     ("window-cp-comm", {"name": windowed()}, {"cp": 4}, {"cp_comm": "all_gather"}),
     ("tp-overlap-needs-sp", {}, {"tp": 8, "tp_overlap": True}, {"sp": True}),
+    ("sinks-cp-comm", {"name": "gpt-oss-20b"}, {"cp": 4, "cp_comm": "all_gather"}, {"cp_comm": "a2a", "ulysses": 4}),
+    ("tp-overlap-domain", {}, {"tp": 16, "sp": True, "tp_overlap": True}, {"tp": 8}),
     ("interleave-microbatches", {"batch": 96}, {**TP8, "pp": 4, **WEAVE}, {"tp": 16}),
     ("recompute-chunks", {}, {**TP8, "pp": 4, **WEAVE, "recompute": "full", "recompute_layers": 3},
      {"recompute_layers": 4}),

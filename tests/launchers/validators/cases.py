@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import Strategies, Strategy
+from shardwise.launchers.base import get_launcher
 
 from ..problems import DEEPSEEK, GPT, LLAMA, MIXTRAL, QWEN, fitted, problem
 
@@ -81,10 +84,65 @@ _EXPERTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"name": DEEPSEEK, "train_mtp": False}, {"pp": 8, "ep": 64, "layers_per_stage": (7, 8, 8, 8, 8, 8, 8, 6)}),
     ({"name": QWEN}, {"tp": 4, "sp": True, "pp": 8, "ep": 8}),
+    ({"name": "gpt-oss-120b", "gpus": 64, "batch": 512}, {"ep": 32, "pp": 2}),
+    (
+        {"name": "gpt-oss-20b", "gpus": 64, "batch": 512, "sequence": 16384},
+        {"cp": 4, "cp_comm": "a2a", "ulysses": 4, "ep": 8},
+    ),
     ({"name": QWEN}, {"tp": 2, "sp": True, "pp": 8, "vpp": 3, "ep": 32, **_WEAVE}),
     ({"name": QWEN}, {"tp": 4, "sp": True, "pp": 8, "ep": 8, "zero_group": 8}),
     ({"name": QWEN, "sequence": 32768}, {"tp": 2, "sp": True, "cp": 4, "pp": 4, "ep": 32}),
 ]
+
+
+def random_plans(count: int, seed: int) -> list[tuple[Problem, Strategy]]:
+    """Plans that our rules allow, drawn over models, precisions, optimizers, dispatchers and every dimension."""
+    rng = np.random.default_rng(seed)
+    made: list[tuple[Problem, Strategy]] = []
+    while len(made) < count:
+        p = _random_problem(rng)
+        many = _random_strategies(rng, p, 400)
+        rows = np.flatnonzero(get_launcher("megatron").allowed(p, many))
+        made += [(p, many[int(row)]) for row in rng.permutation(rows)[:4]]
+    return made[:count]
+
+
+def _random_problem(rng: np.random.Generator) -> Problem:
+    def one(*values: Any) -> Any:
+        return values[rng.integers(len(values))]
+
+    return problem(
+        one(LLAMA, MIXTRAL, DEEPSEEK, QWEN, "qwen2.5-7b", "gpt-oss-20b", "glm-4.5-air", "nemotron-4-340b"),
+        gpus=one(8, 64, 96, 256),
+        batch=one(64, 96, 384),
+        sequence=one(1024, 4096, 10240),
+        dtype=one("bf16", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"),
+        optimizer=one("adam", "adam", "adam_8bit", "adam_bf16_moments", "muon"),
+        changes={
+            "moe_dispatcher": one("allgather", "alltoall", "deepep", "hybridep"),
+            "cuda_graphs": one(False, True),
+            "selective_recompute": one("attention_core", "norms_and_activations"),
+        },
+    )
+
+
+def _random_strategies(rng: np.random.Generator, p: Problem, n: int) -> Strategies:
+    def some(*values: int) -> Any:
+        return rng.choice(values, n)
+
+    tp, pp, vpp, cp, mbs = some(1, 2, 4, 8, 3), some(1, 2, 3, 4, 8), some(1, 1, 2, 4), some(1, 2, 4, 3), some(1, 2, 3)
+    comm, recompute = rng.integers(0, 4, n), rng.integers(0, 3, n)
+    ulysses = np.where(comm < 2, 1, np.where(comm == 2, cp, 2))
+    dp = np.maximum(p.cluster.num_gpus // (tp * cp * pp), 1)
+    moe = p.model.is_moe
+    return Strategies(
+        tp=tp, pp=pp, vpp=vpp, cp=cp, micro_batch_size=mbs, dp=dp, cp_comm=comm, ulysses=ulysses, recompute=recompute,
+        num_microbatches=np.maximum(p.workload.global_batch_size // (dp * mbs), 1), schedule=np.where(vpp > 1, 2, 1),
+        ep=some(1, 2, 4, 8, 16) if moe else 1, etp=some(1, 1, 2) if moe else 1, sp=(rng.random(n) < 0.8) & (tp > 1),
+        zero=some(0, 1, 1, 2, 3), zero_group=some(0, 0, 2, 4), offload_optimizer=rng.choice([0.0, 0.0, 0.5], n),
+        recompute_layers=np.where(recompute == 2, some(-1, 1, 2, 4), -1), tp_overlap=rng.random(n) < 0.2,
+        ep_overlap=(rng.random(n) < 0.3) & moe, dp_overlap=rng.random(n) < 0.7,
+    )  # fmt: skip
 
 
 def plans() -> list[tuple[Problem, Strategy]]:

@@ -88,6 +88,7 @@ from megatron.training.arguments import (  # noqa: E402
 from megatron.training.vocab_utils import calculate_padded_vocab_size  # noqa: E402
 from packaging.version import Version  # noqa: E402
 from torch import distributed  # noqa: E402
+from torch.distributed import run as elastic  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 GROUPS = {
@@ -226,7 +227,16 @@ def _model(args, config):
     )
 
 
+def _torchrun(words):
+    """What torchrun's own parser makes of its command line."""
+    config, _, script = elastic.config_from_args(elastic.parse_args(words))
+    rank = config.rdzv_configs["rank"]
+    return {"nnodes": config.max_nodes, "nproc": config.nproc_per_node, "rank": rank, "script": script}
+
+
 def _answer(case):
+    if "torchrun" in case:
+        return _torchrun(case["torchrun"])
     args, config = _parse(case)
     if case.get("count"):
         return {"parameters": _count(args, config)}

@@ -26,8 +26,9 @@ from shardwise.launchers.megatron_files import megatron_arguments
 from shardwise.launchers.megatron_plan import environment
 from shardwise.launchers.ranks import rank_groups
 
+from ..bench import run
 from ..problems import GPT, LLAMA, MIXTRAL, model, problem
-from .cases import plans
+from .cases import plans, random_plans
 
 pytestmark = pytest.mark.validators
 
@@ -90,6 +91,13 @@ def test_megatron_accepts_the_plan_and_means_the_same(index: int, answers: list[
     if p.runtime.vocab_multiple > 1:
         assert answer["padded_vocabulary"] == p.padded_vocabulary(np.array([s.tp]))[0]
     check_groups(p, s, answer["groups"])
+
+
+def test_megatron_accepts_whatever_our_rules_allow(tmp_path: Path) -> None:
+    drawn = random_plans(100, seed=3)
+    found = ask_megatron([{**case_of(p, s), "groups": False} for p, s in drawn], tmp_path)
+    refused = [(p.model.name, s, a["error"]) for (p, s), a in zip(drawn, found, strict=True) if not a["accepted"]]
+    assert refused == []
 
 
 def degrees_of(answer: dict[str, Any]) -> dict[str, Any]:
@@ -173,3 +181,15 @@ def test_what_we_refuse_megatron_refuses(tmp_path: Path) -> None:
     answers = ask_megatron(cases, tmp_path)
     accepted = [rule for (_, _, rule), answer in zip(REFUSED, answers, strict=True) if answer["accepted"]]
     assert accepted == []
+
+
+def test_torchrun_reads_the_command_line(bench: Path) -> None:
+    p = problem(LLAMA, gpus=64, batch=128)
+    s = Strategy(tp=8, sp=True, dp=8, num_microbatches=16)
+    for name, text in MEGATRON.render(p, s).items():
+        (bench / name).write_text(text)
+    argv = run(bench, "launch.sh", NODE_RANK="3", MASTER_ADDR="n1")["argv"]
+    (answer,) = ask_megatron([{"torchrun": argv, "world": 64}], bench)
+    assert answer["accepted"], answer["error"]
+    assert (answer["nnodes"], answer["nproc"], answer["rank"]) == (8, 8, 3)
+    assert answer["script"][-len(megatron_arguments(p, s)) :] == megatron_arguments(p, s)
