@@ -1,0 +1,127 @@
+"""From what a person types to the four inputs. Every refusal is an InputError that names the option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwise.hardware_profiles.errors import InputError
+
+if TYPE_CHECKING:
+    from shardwise.costmodel.model import ModelSpec
+    from shardwise.costmodel.runtime import Runtime
+    from shardwise.costmodel.workload import Workload
+    from shardwise.hardware_profiles.cluster import Cluster
+
+DEFAULT_LAUNCHER = "megatron"
+
+LARGEST_ARGS_BYTES = 1 << 20
+"""Megatron argument files are a few kilobytes; anything above this is the wrong file."""
+
+_CONFIG_SUFFIXES = frozenset({".json"})
+_ARGS_SUFFIXES = frozenset({".sh", ".txt", ".args", ".conf", ".cfg"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The four inputs and the framework to write for, as the options name them."""
+
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    runtime: Runtime
+    launcher: str
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        model: str,
+        cluster: str,
+        gpus: int,
+        global_batch: int,
+        seq_len: int,
+        launcher: str | None,
+        runtime: str | None,
+        dtype: str,
+        optimizer: str,
+        expert_imbalance: float,
+        mtp: bool,
+    ) -> Request:
+        """Read every file that the options name, the cheap checks first."""
+        from shardwise.costmodel.runtime import load_runtime
+        from shardwise.costmodel.workload import Workload
+        from shardwise.hardware_profiles.load_cluster import load_cluster
+        from shardwise.launchers.base import get_launcher, list_launchers
+
+        workload = Workload(
+            global_batch_size=global_batch,
+            sequence_length=seq_len,
+            dtype=dtype,
+            optimizer=optimizer,
+            expert_imbalance=expert_imbalance,
+            train_mtp=mtp,
+        )
+        chosen = load_runtime(runtime) if runtime else None
+        implied = chosen.launcher if chosen else DEFAULT_LAUNCHER
+        writer = get_launcher(launcher or (implied if implied in list_launchers() else "generic"))
+        return cls(
+            model=read_model(model),
+            cluster=load_cluster(cluster, gpus),
+            workload=workload,
+            runtime=chosen or load_runtime(writer.default_runtime),
+            launcher=writer.name,
+        )
+
+
+def read_model(text: str) -> ModelSpec:
+    """A model from a Hugging Face ``config.json``, a file of Megatron-LM arguments, or a preset's name.
+
+    Raises InputError naming the file and key, or the nearest preset.
+    """
+    from shardwise.costmodel.model import ModelSpec
+
+    path = Path(text)
+    if not is_path(text):
+        return ModelSpec.from_preset(text)
+    if path.is_dir():
+        raise InputError(f"--model {text}: is a folder; expected a file, such as the config.json in it")
+    if path.suffix.lower() in _CONFIG_SUFFIXES or _starts_like_json(path):
+        return ModelSpec.from_hf(path)
+    return ModelSpec.from_megatron_args(_read_args(path), name=path.stem)
+
+
+def is_path(text: str) -> bool:
+    """Whether an argument means a file: it exists, or is spelled like one."""
+    path = Path(text)
+    if path.suffix.lower() in _CONFIG_SUFFIXES | _ARGS_SUFFIXES or text.startswith((".", "/", "~")):
+        return True
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _starts_like_json(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4096).lstrip()[:1] == b"{"
+    except (OSError, ValueError) as error:
+        raise InputError(f"--model {path}: {_reason(error)}") from None
+
+
+def _read_args(path: Path) -> str:
+    try:
+        nbytes = path.stat().st_size
+        if nbytes > LARGEST_ARGS_BYTES:
+            raise InputError(f"--model {path}: {nbytes} bytes; expected Megatron-LM arguments, under 1 MiB")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--model {path}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or type(error).__name__).lower()
+    return f"cannot be read as text: {error}"

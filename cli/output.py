@@ -1,0 +1,91 @@
+"""What leaves the program: JSON on stdout, tables, and files that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardwise.hardware_profiles.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_WIDTH = 120
+"""Columns of a table that does not go to a terminal."""
+
+
+def console() -> Console:
+    """A console on standard output: coloured and as wide as the terminal, or plain and of fixed width in a pipe."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(width=width, highlight=False, emoji=False)
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON in the given key order. Not-a-number is refused: no reader of JSON would take it."""
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def print_json(value: Any) -> None:
+    """The value and nothing else on standard output."""
+    click.echo(to_json(value))
+
+
+def prepare_folder(path: Path) -> None:
+    """Check before long work that files can be written into ``path``. Raises InputError if not."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be made a folder: {error.strerror}") from None
+    if not os.access(path, os.W_OK):
+        raise InputError(f"--out {path}: no permission to write there")
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write all files into ``folder``: first beside their places, then renamed, so that none is ever half-written.
+
+    Scripts (first line ``#!``) are made executable. Raises InputError if one cannot be written; then none is renamed.
+    """
+    prepare_folder(folder)
+    for name in files:
+        if (folder / name).is_dir():
+            raise InputError(f"--out {folder}: cannot write {name}: it is a folder")
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for name, text in files.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staged.append((_write_beside(target, text), target))
+        for temporary, target in staged:
+            temporary.replace(target)
+    except OSError as error:
+        for temporary, _ in staged:
+            temporary.unlink(missing_ok=True)
+        raise InputError(f"--out {folder}: cannot write {error.filename}: {error.strerror}") from None
+    return [target for _, target in staged]
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write one file whole or not at all."""
+    if path.is_dir():
+        raise InputError(f"--out {path}: expected a file to write, this is a folder")
+    write_files(path.parent, {path.name: text})
+
+
+def _write_beside(target: Path, text: str) -> Path:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    umask = os.umask(0)
+    os.umask(umask)
+    temporary.chmod((0o777 if text.startswith("#!") else 0o666) & ~umask)
+    return temporary

@@ -1,0 +1,139 @@
+"""``shardwise plan``: the best layout, proven and explained, with its launch files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardwise.hardware_profiles.errors import InputError
+
+from .failures import say_warning
+from .inputs import Request
+from .options import Count, Seconds, json_option, problem_options, read_wishes
+from .output import console, prepare_folder, print_json, to_json, write_files
+from .progress import progress_on_terminal
+
+if TYPE_CHECKING:
+    from shardwise.search.infeasible import NothingFitsError
+    from shardwise.search.plan import Plan
+
+
+@click.command()
+@problem_options
+@click.option(
+    "--pin", multiple=True, metavar="KEY=VALUE", help="Fix a dimension: tp=8, or a choice: tp=4|8. Repeatable."
+)
+@click.option("--ban", multiple=True, metavar="KEY=VALUE", help="Rule a value out: schedule=zb-v. Repeatable.")
+@click.option("--min", "least", multiple=True, metavar="KEY=N", help="Lower limit: dp=4. Repeatable.")
+@click.option("--max", "most", multiple=True, metavar="KEY=N", help="Upper limit: cp=1. Repeatable.")
+@click.option("--top", type=Count(), default=5, show_default=True, help="Layouts to show, the best included.")
+@click.option("--time-limit", type=Seconds(), help="Stop searching after this many seconds; the gap is stated.")
+@click.option("--refine/--no-refine", default=True, show_default=True, help="Refine the best layouts with Optuna.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of the refinement.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write launch files and plan.json into DIR."
+)
+@json_option
+def plan(
+    pin: tuple[str, ...],
+    ban: tuple[str, ...],
+    least: tuple[str, ...],
+    most: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Find the parallel layout with the shortest step that fits in memory.
+
+    Exit code 2: an input cannot be used. Exit code 3: nothing fits; the message says what binds and what would help.
+    """
+    from shardwise.search.infeasible import NothingFitsError
+
+    wishes = {
+        "pins": read_wishes("--pin", pin),
+        "bans": read_wishes("--ban", ban),
+        "least": read_wishes("--min", least),
+        "most": read_wishes("--max", most),
+    }
+    search = {name: options.pop(name) for name in ("top", "time_limit", "refine", "seed")}
+    request = Request.read(**options)
+    if out is not None:
+        prepare_folder(out)
+    try:
+        answer = _search(request, wishes, **search)
+    except NothingFitsError as error:
+        _refuse_contradictions(request, wishes["pins"], error)
+        if as_json:
+            print_json(error.as_dict())
+        raise
+    _show(answer, out, as_json)
+
+
+def _search(
+    request: Request,
+    wishes: dict[str, dict[str, str]],
+    *,
+    top: int,
+    time_limit: float | None,
+    refine: bool,
+    seed: int,
+) -> Plan:
+    from shardwise.search.planner import DEFAULT_TRIALS
+    from shardwise.search.planner import plan as find
+
+    with progress_on_terminal() as progress:
+        return find(
+            request.model,
+            request.cluster,
+            request.workload,
+            runtime=request.runtime,
+            launcher=request.launcher,
+            **wishes,
+            top=top,
+            time_limit_s=time_limit,
+            refine_trials=DEFAULT_TRIALS if refine else 0,
+            seed=seed,
+            progress=progress,
+        )
+
+
+def _refuse_contradictions(request: Request, pins: dict[str, str], error: NothingFitsError) -> None:
+    """A request that no memory would satisfy is bad input, not an infeasible plan. Raises InputError for it."""
+    if error.closest is not None:
+        return
+    if not any("|" in value for value in pins.values()):
+        from shardwise.search.planner import estimate
+
+        # The pins alone as a layout: this names the rule they break.
+        estimate(request.model, request.cluster, request.workload, ",".join(f"{k}={v}" for k, v in pins.items()))
+    raise InputError(str(error))
+
+
+def _show(answer: Plan, out: Path | None, as_json: bool) -> None:
+    """Write the files, then print: what is printed has been written."""
+    document = answer.as_dict()
+    files = _launch_files(answer, wanted=out is not None)
+    written = [] if out is None else write_files(out, {**files, "plan.json": to_json(document) + "\n"})
+    if as_json:
+        print_json(document)
+        return
+    from .plan_report import SCRIPT, print_command, print_plan, print_written
+
+    terminal = console()
+    print_plan(terminal, answer)
+    if out is not None:
+        print_written(terminal, out, written)
+    elif SCRIPT in files:
+        print_command(terminal, files, answer.launcher)
+
+
+def _launch_files(answer: Plan, wanted: bool) -> dict[str, str]:
+    """The launcher's files; none, with a word on standard error where they are wanted, if it cannot write any."""
+    try:
+        return answer.launch()
+    except InputError as error:
+        if wanted:
+            say_warning(f"no launch files: {error}")
+        return {}

@@ -1,0 +1,112 @@
+"""The terminal summary of a plan: the recommendation, why it is one, what came next, and what to paste."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import words
+from .report import line, new_table, plain, print_assumptions, print_headline, print_memory, print_problem, print_time
+from .report import print_traffic as print_traffic_table
+from .units import change, gib, percent, seconds, significant
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shardwise.search.plan import Notch, Plan
+    from shardwise.search.proof import Proof
+
+SCRIPT = "launch.sh"
+"""The launch file that starts the job on one host; the command to paste is its text."""
+
+
+def print_plan(out: Console, plan: Plan) -> None:
+    """Everything but the command."""
+    print_problem(out, plan.problem)
+    print_headline(out, plan.estimate, "recommended")
+    line(out, f"  {'limit':<14}  {plan.binding.message}")
+    out.print()
+    for part in (print_time, print_memory, print_traffic_table):
+        part(out, plan.estimate)
+    _print_why(out, plan)
+    _print_alternatives(out, plan)
+    _print_proof(out, plan)
+    print_assumptions(out, plan.assumptions, plan.estimate.mfu_convention)
+
+
+def print_command(out: Console, files: dict[str, str], launcher: str) -> None:
+    """The command to paste on every host, comments left out."""
+    line(out, f"[bold]To launch[/bold] with {launcher} (add --out DIR for the files, with a Slurm script and comments)")
+    body = [text for text in files[SCRIPT].splitlines() if text.strip() and not text.lstrip().startswith("#")]
+    out.print("\n".join(["bash <<'LAUNCH'", *body, "LAUNCH"]), markup=False, soft_wrap=True)
+
+
+def print_written(out: Console, folder: Path, written: list[Path]) -> None:
+    """Which files were written, and the command that submits them."""
+    names = ", ".join(str(p.relative_to(folder)) for p in written)
+    line(out, f"[bold]Written[/bold] to {folder}: {names}")
+    if any(p.name == "sbatch.sh" for p in written):
+        line(out, f"  cd {folder} && sbatch sbatch.sh")
+    elif any(p.name == SCRIPT for p in written):
+        line(out, f"  cd {folder} && bash {SCRIPT}")
+
+
+def _print_why(out: Console, plan: Plan) -> None:
+    table = new_table("Why not otherwise (everything else chosen anew)", "change", "step", "price", "why")
+    for notch in plan.why:
+        name = plain(notch.dimension)
+        table.add_row(f"{name} {_value(notch.value)} → {_value(notch.other)}", *_price(plan, notch))
+    out.print(table)
+
+
+def _price(plan: Plan, notch: Notch) -> tuple[str, str, str]:
+    if notch.step_time_s is None:
+        return "", "", notch.reason
+    price = change(notch.step_time_s / plan.step_time_s)
+    layout = "" if notch.strategy is None else words.short_layout(notch.strategy, plan.problem.model.is_moe)
+    return seconds(notch.step_time_s), price, layout
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else plain(str(value))
+
+
+def _print_alternatives(out: Console, plan: Plan) -> None:
+    if not plan.alternatives:
+        return
+    table = new_table("Runners-up", "layout", "step", "price", "tokens/s/GPU", "MFU", "GiB")
+    for other in (plan.estimate, *plan.alternatives):
+        table.add_row(
+            words.short_layout(other.strategy, plan.problem.model.is_moe),
+            seconds(other.step_time_s),
+            change(other.step_time_s / plan.step_time_s) if other is not plan.estimate else "best",
+            significant(other.tokens_per_s_per_gpu),
+            percent(other.mfu),
+            gib(other.peak_memory_bytes),
+        )
+    out.print(table)
+
+
+def _print_proof(out: Console, plan: Plan) -> None:
+    """How sure the answer is, and what the search did for it."""
+    proof = plan.proof
+    line(out, "[bold]Proof[/bold]")
+    line(out, f"  {_verdict(proof)}")
+    removed = sum(proof.removed_by_rule.values())
+    line(
+        out,
+        f"  {proof.considered:,} layouts: {removed:,} removed by rules, {proof.bounded_out:,} ruled out by a bound, "
+        f"{proof.evaluated:,} evaluated; {proof.solved:,} layer splits solved; {seconds(proof.time_s)}",
+    )
+    if plan.refinement is not None:
+        line(out, f"  refinement: {plan.refinement.message}")
+
+
+def _verdict(proof: Proof) -> str:
+    if not proof.gap:
+        return f"no layout of the space is faster under the cost model (to within {proof.tolerance:.2%})"
+    stopped = f" (stopped by {proof.stopped_by})" if proof.stopped_by else ""
+    bound = seconds(proof.best_bound_s)
+    return f"not proven best: nothing is faster than {bound}, a gap of {percent(proof.gap)}{stopped}"

@@ -1,0 +1,80 @@
+import subprocess
+import sys
+
+import click
+import pytest
+
+from shardwise.cli.failures import LONGEST_LINE, exit_code_for, one_line
+from shardwise.cli.main import cli
+from shardwise.hardware_profiles.errors import InfeasibleError, InputError, UnknownNameError
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (InputError("file.json: key = 3: expected 4"), 2, "file.json: key = 3: expected 4"),
+        (UnknownNameError("no 'x'; did you mean 'y'?"), 2, "no 'x'; did you mean 'y'?"),
+        (InfeasibleError("nothing fits: 90 GiB of 80"), 3, "nothing fits"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.UsageError("Missing option '--model'."), 2, "Missing option '--model'"),
+        (RuntimeError("boom"), 1, "unexpected RuntimeError: boom"),
+        (MemoryError(), 1, "unexpected MemoryError"),
+        (RecursionError("deep"), 1, "SHARDWISE_DEBUG=1"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_one_line_and_a_code(capsys, error, code, text):
+    assert exit_code_for(error) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("shardwise: error: ")
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_a_message_of_many_lines_is_one(capsys):
+    exit_code_for(InputError("first\nsecond\r\n\tthird \x1b[31mred\0"))
+    assert capsys.readouterr().err == "shardwise: error: first second third [31mred\n"
+
+
+def test_a_huge_message_is_cut(capsys):
+    exit_code_for(InputError("x" * 100_000))
+    assert len(capsys.readouterr().err) < LONGEST_LINE + 50
+
+
+def test_debug_shows_the_traceback(capsys, monkeypatch):
+    monkeypatch.setenv("SHARDWISE_DEBUG", "1")
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError as error:
+        assert exit_code_for(error) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_one_line():
+    assert one_line(" a\n b\t c ") == "a b c"
+
+
+def test_an_unexpected_fault_inside_a_command(run, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("shardwise.cli.listings.read_model", broken)
+    result = run("models", "show", "llama-3.1-8b")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_a_broken_pipe_is_silent(tmp_path, run_process):
+    code = "import sys; from shardwise.cli.main import main; main()"
+    line = f"{sys.executable} -c '{code}' runtimes show megatron-core --json | true; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.stderr == ""
+    assert result.stdout.strip() in ("0", "141")
+
+
+def test_without_standalone_mode_errors_pass_through():
+    with pytest.raises(InputError):
+        cli.main(["models", "show", "nonsense"], standalone_mode=False)

@@ -1,0 +1,167 @@
+"""Every example in README.md and docs/ runs, and prints what the page says it prints.
+
+In a page, ``console`` blocks hold commands after ``$`` and their output; ``python`` blocks run in one
+namespace per page, and an ``output`` block after one holds what it prints; a block fenced as ``yaml file=NAME`` (or any
+language) is written to the page's folder first. Words must match, figures need not: they move when the cost model is
+fitted anew. A line ``...`` stands for any lines. ``SHARDWISE_UPDATE_DOCS=1 pytest tests/test_docs.py`` writes the
+present output into the pages.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+UPDATE = os.environ.get("SHARDWISE_UPDATE_DOCS", "") not in ("", "0")
+
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
+RULES = re.compile(r"[─━]+")
+
+
+@dataclass
+class Block:
+    language: str
+    file: str | None
+    body: str
+    start: int
+    end: int
+
+
+def blocks(text):
+    for match in FENCE.finditer(text):
+        words = match["info"].split()
+        named = [w.removeprefix("file=") for w in words if w.startswith("file=")]
+        yield Block(
+            words[0] if words else "",
+            named[0] if named else None,
+            match["body"],
+            match.start("body"),
+            match.end("body"),
+        )
+
+
+def plain(text):
+    """Lines with figures, rules and runs of blanks made alike, empty ones dropped."""
+    alike = (" ".join(RULES.sub("-", NUMBER.sub("#", line)).split()) for line in text.splitlines())
+    return [line for line in alike if line]
+
+
+def same(want, got):
+    """Whether the output matches, ``...`` lines standing for any lines."""
+    pattern = r"\n".join(r"(?:.*\n?)*?" if line == "..." else re.escape(line) for line in plain(want))
+    return re.fullmatch(pattern, "\n".join(plain(got))) is not None
+
+
+def run_command(command, folder):
+    """A command's output as a reader of the page would see it."""
+    scripts = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+    result = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return "\n".join(line.rstrip() for line in result.stdout.splitlines()) + ("\n" if result.stdout else "")
+
+
+def run_console(body, folder):
+    """The block as it would read today, with the commands run in order; ``...`` is kept where it still matches."""
+    out = []
+    for chunk in re.split(r"(?m)^(?=\$ )", body):
+        if not chunk.startswith("$ "):
+            continue
+        lines = chunk.splitlines()
+        command = [lines[0][2:]]
+        while command[-1].endswith("\\"):
+            command.append(lines[len(command)])
+        want = "\n".join(lines[len(command) :]) + "\n"
+        got = run_command("\n".join(command), folder)
+        out.append((lines[: len(command)], want, got))
+    return out
+
+
+def check(page, want, got, replacements, block, rewritten):
+    if same(want, got):
+        return
+    if not UPDATE:
+        raise AssertionError(f"{page.name}: expected\n{want}\ngot\n{got}")
+    replacements.append((block, rewritten))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_examples(page, tmp_path):
+    text = page.read_text(encoding="utf-8")
+    namespace, printed, replacements = {}, None, []
+    for block in blocks(text):
+        if block.file:
+            (tmp_path / block.file).write_text(block.body, encoding="utf-8")
+        elif block.language == "console":
+            results = run_console(block.body, tmp_path)
+            fresh = "".join("\n".join(cmd) + "\n" + (want if same(want, got) else got) for cmd, want, got in results)
+            for _, want, got in results:
+                check(page, want, got, replacements, block, fresh)
+        elif block.language == "python":
+            stream = io.StringIO()
+            with contextlib.redirect_stdout(stream), contextlib.chdir(tmp_path):
+                exec(compile(block.body, f"{page.name}", "exec"), namespace)
+            printed = stream.getvalue()
+        elif block.language == "output":
+            assert printed is not None, f"{page.name}: an output block follows no python block"
+            check(page, block.body, printed, replacements, block, printed)
+    for block, fresh in reversed({id(b): (b, f) for b, f in replacements}.values()):
+        text = text[: block.start] + fresh + text[block.end :]
+    if replacements:
+        page.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def readme_command(name):
+    found = re.search(rf"<!-- command: {name} -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found, f"README.md holds no command {name!r}"
+    return found[1]
+
+
+def test_the_readme_commands_are_what_ci_runs():
+    for name in ("plan", "test"):
+        extracted = subprocess.run(
+            ["bash", "-c", f"source .ci/lib.sh; readme_command {name}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert extracted.stdout == readme_command(name)
+
+
+def test_the_readme_plans_with_options_that_exist(tmp_path):
+    words = shlex.split(readme_command("plan").replace("\\\n", " "))
+    command = words[next(i for i, w in enumerate(words) if w.endswith("/shardwise")) + 1 :]
+    result = run_command(shlex.join(["shardwise", *command]), tmp_path)
+    assert "step time" in result, result
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_example_scripts_run(script, tmp_path):
+    result = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
