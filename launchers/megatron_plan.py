@@ -147,11 +147,18 @@ def graph_arguments(problem: Problem, s: Strategy) -> Args:
     return ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn", "--te-rng-tracker"]
 
 
+def is_blackwell(problem: Problem) -> bool:
+    """Whether the device is an NVIDIA one with FP4 units (compute capability 10 and later)."""
+    device = problem.cluster.accelerator
+    return device.vendor == "NVIDIA" and "nvfp4" in device.peak_flops
+
+
 def environment(problem: Problem, s: Strategy) -> dict[str, str | None]:
     """Environment variables to export, by name; None means that the variable must not be set."""
-    # One device connection keeps a collective behind the GEMM it must follow (before Blackwell); FSDP and the experts'
-    # overlap want several.
-    connections = None if s.zero >= 2 else "32" if s.ep_overlap else "1"
+    # One device connection keeps a collective behind the GEMM it must follow, which NVIDIA devices with FP4 units
+    # (Blackwell) no longer need; FSDP and the experts' overlap want several.
+    many = s.ep_overlap or is_blackwell(problem)
+    connections = None if s.zero >= 2 else "32" if many else "1"
     return {
         "CUDA_DEVICE_MAX_CONNECTIONS": connections,
         "NCCL_NVLS_ENABLE": "1" if any(t.nvls for t in problem.cluster.tiers) else "0",

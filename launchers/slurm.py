@@ -51,8 +51,8 @@ def _start(settings: LaunchSettings, script: str) -> list[str]:
     folder = comment("Submit it from the folder that holds the files: Slurm runs a copy of it from elsewhere.")
     here = folder + '\nHERE="${SLURM_SUBMIT_DIR:-$(cd "$(dirname "$0")" && pwd)}"'
     # Ranks follow the host file, not the allocation's own order, so the rank of a host is that of its task.
-    order = ['export SLURM_HOSTFILE="$HERE/hostfile"', 'MASTER_ADDR="$(head -n 1 "$SLURM_HOSTFILE")"']
-    plain = ['MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"']
+    order = ['export SLURM_HOSTFILE="$HERE/hostfile"', 'read -r MASTER_ADDR <"$SLURM_HOSTFILE"']
+    plain = ['read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")']
     port = 'export MASTER_PORT="${MASTER_PORT:-29500}"'
     lines = [here, *(order if settings.hosts else plain), "export MASTER_ADDR", port]
     distribution = "arbitrary" if settings.hosts else "block"

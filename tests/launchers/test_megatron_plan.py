@@ -182,6 +182,11 @@ def test_device_connections(settings: dict[str, Any], value: str | None) -> None
     assert plan.environment(problem(LLAMA), Strategy(**settings))["CUDA_DEVICE_MAX_CONNECTIONS"] == value
 
 
+def test_blackwell_needs_no_single_connection() -> None:
+    p = problem(LLAMA, gpus=64, cluster="dgx-b200")
+    assert plan.environment(p, Strategy())["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
+
+
 def test_cuda_graphs_follow_the_runtime_and_stop_at_full_recomputation() -> None:
     p = problem(LLAMA, changes={"cuda_graphs": True})
     assert "--cuda-graph-impl" in plan.graph_arguments(p, Strategy())

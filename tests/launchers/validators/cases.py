@@ -111,12 +111,14 @@ def _random_problem(rng: np.random.Generator) -> Problem:
     def one(*values: Any) -> Any:
         return values[rng.integers(len(values))]
 
+    dtype = one("bf16", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4")
     return problem(
         one(LLAMA, MIXTRAL, DEEPSEEK, QWEN, "qwen2.5-7b", "gpt-oss-20b", "glm-4.5-air", "nemotron-4-340b"),
         gpus=one(8, 64, 96, 256),
         batch=one(64, 96, 384),
         sequence=one(1024, 4096, 10240),
-        dtype=one("bf16", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"),
+        dtype=dtype,
+        cluster="dgx-b200" if dtype in ("mxfp8", "nvfp4") else "dgx-h100",
         optimizer=one("adam", "adam", "adam_8bit", "adam_bf16_moments", "muon"),
         changes={
             "moe_dispatcher": one("allgather", "alltoall", "deepep", "hybridep"),

@@ -57,12 +57,15 @@ def _stand_in_for_triton():
         sys.modules[module.__name__] = module
 
 
-def _stand_in_for_a_gpu():
-    class Properties:
-        major, minor = 9, 0
+class Device:
+    """The compute capability that Megatron sees: 9.0 (Hopper) unless a case says otherwise."""
 
-    torch.cuda.get_device_properties = lambda *args: Properties()
-    torch.cuda.get_device_capability = lambda *args: (9, 0)
+    major, minor = 9, 0
+
+
+def _stand_in_for_a_gpu():
+    torch.cuda.get_device_properties = lambda *args: Device
+    torch.cuda.get_device_capability = lambda *args: (Device.major, Device.minor)
 
 
 typing.override = getattr(typing, "override", typing_extensions.override)
@@ -121,6 +124,7 @@ def _stand_in_for_transformer_engine():
 
 
 def _parse(case):
+    Device.major = case.get("capability", 9)
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     os.environ.update({k: v for k, v in case.get("env", {}).items() if v is not None})
     os.environ.update(RANK="0", WORLD_SIZE=str(case["world"]), LOCAL_RANK="0")

@@ -23,7 +23,7 @@ from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.base import get_launcher
 from shardwise.launchers.megatron_files import megatron_arguments
-from shardwise.launchers.megatron_plan import environment
+from shardwise.launchers.megatron_plan import environment, is_blackwell
 from shardwise.launchers.ranks import rank_groups
 
 from ..bench import run
@@ -53,7 +53,9 @@ def ask_megatron(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
 
 
 def case_of(p: Problem, s: Strategy) -> Case:
-    return {"args": megatron_arguments(p, s), "world": p.cluster.num_gpus, "env": environment(p, s)}
+    capability = 10 if is_blackwell(p) else 9
+    world = p.cluster.num_gpus
+    return {"args": megatron_arguments(p, s), "world": world, "env": environment(p, s), "capability": capability}
 
 
 PLANS = plans()
