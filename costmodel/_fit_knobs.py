@@ -44,6 +44,9 @@ _MGDS = ("megatron-deepspeed", "megatron-deepspeed-bf16")
 _HAG = ("hagemann*",)
 _NEMO = ("nemo-*", "mlperf-nemo")
 _BRIDGE = ("megatron-bridge*",)
+_MIDDLE = ("megatron-bridge-26.02*", "megatron-bridge-26.04*")
+_EARLY = ("megatron-bridge", "megatron-bridge-25.*", *_MIDDLE)
+_LATE = ("megatron-bridge-26.06*", "megatron-bridge-26.08")
 _FOUNDRY = ("llm-foundry-*",)
 _TITAN = ("torchtitan", "pytorch-fsdp")
 
@@ -79,26 +82,23 @@ KNOBS: tuple[Knob, ...] = (
     Knob("nvlink3 efficiency.p2p", "network", ("nvlink3",), "efficiency.p2p", 0.4, 1.2),
     Knob("ib-hdr efficiency", "network", ("ib-hdr",), "efficiency", 0.4, 1.05),
     Knob("ib-ndr efficiency", "network", ("ib-ndr",), "efficiency", 0.4, 1.05),
-    Knob("ib-hdr efficiency.p2p", "network", ("ib-hdr",), "efficiency.p2p", 0.3, 1.05),
-    Knob("ib-ndr efficiency.p2p", "network", ("ib-ndr",), "efficiency.p2p", 0.3, 1.05),
     Knob("omni-path efficiency", "network", ("omni-path",), "efficiency", 0.3, 3.0),
     Knob("omni-path efficiency.p2p", "network", ("omni-path",), "efficiency.p2p", 0.3, 1.2),
-    Knob("ib-hdr-recalled efficiency", "network", ("ib-hdr-recalled",), "efficiency", 0.2, 1.9),
+    Knob("ib-hdr-recalled efficiency", "network", ("ib-hdr-recalled",), "efficiency", 0.1, 1.9),
     # Frameworks.
-    _runtime("megatron 2021-22", _OLD, "elementwise_bytes_factor", 0.8, 3.5),
+    _runtime("megatron 2021-22", _OLD, "elementwise_bytes_factor", 0.5, 3.5),
     _runtime("megatron-deepspeed", _MGDS, "host_s_per_layer", 2e-4, 2.5e-3),
     _runtime("megatron-deepspeed", _MGDS, "host_s_per_tp_rank", 0.0, 1e-3),
-    _runtime("megatron-deepspeed", _MGDS, "elementwise_bytes_factor", 0.8, 3.5),
+    _runtime("megatron-deepspeed", _MGDS, "elementwise_bytes_factor", 0.5, 3.5),
     _runtime("megatron-deepspeed", _MGDS, "loss_bytes_per_logit", 8.0, 60.0),
     _runtime("megatron-deepspeed", _MGDS, "fixed_s_per_step", 0.0, 0.3),
     _runtime("megatron-deepspeed", _MGDS, "host_s_per_microbatch", 0.0, 0.02),
     _runtime("megatron-deepspeed", _MGDS, "pp_hidden", 0.0, 1.0),
-    _runtime("hagemann", _HAG, "host_s_per_layer", 2e-4, 3e-3),
+    _runtime("hagemann", _HAG, "host_s_per_layer", 2e-4, 6e-3),
     _runtime("hagemann", _HAG, "host_s_per_tp_rank", 0.0, 2e-3),
     _runtime("hagemann", ("hagemann",), "elementwise_bytes_factor", 0.8, 4.0),
-    _runtime(
-        "hagemann eager norm", ("hagemann-fa1", "hagemann-fa2", "hagemann-fused"), "elementwise_bytes_factor", 1.0, 6.0
-    ),
+    _runtime("hagemann eager norm", ("hagemann-fa1", "hagemann-fused"), "elementwise_bytes_factor", 1.0, 6.0),
+    _runtime("hagemann fa2", ("hagemann-fa2",), "elementwise_bytes_factor", 1.0, 6.0),
     _runtime("hagemann torch", ("hagemann-torch",), "elementwise_bytes_factor", 1.0, 9.0),
     _runtime("hagemann", _HAG, "loss_bytes_per_logit", 8.0, 60.0),
     _runtime("hagemann", _HAG, "host_s_per_microbatch", 0.0, 0.02),
@@ -106,28 +106,33 @@ KNOBS: tuple[Knob, ...] = (
     _runtime("zero-bubble", ("zero-bubble-*",), "elementwise_bytes_factor", 0.8, 3.0),
     _runtime("nemo", _NEMO, "host_s_per_layer", 1e-4, 1.5e-3),
     _runtime("nemo", ("nemo-*",), "fixed_s_per_step", 0.0, 0.5),
-    _runtime("nemo", _NEMO, "elementwise_bytes_factor", 0.6, 2.5),
+    _runtime("nemo", (*_NEMO, *_BRIDGE), "elementwise_bytes_factor", 0.6, 2.5),
     _runtime("nemo", _NEMO, "loss_bytes_per_logit", 6.0, 40.0),
     _runtime("nemo", ("nemo-*",), "tp_hidden", 0.2, 0.98),
     _runtime("nemo", ("nemo-*",), "host_s_per_moe_layer", 3e-4, 8e-3),
     _runtime("bridge", _BRIDGE, "host_s_per_layer", 1e-4, 1.5e-3),
     _runtime("bridge", _BRIDGE, "fixed_s_per_step", 0.0, 0.5),
-    _runtime("bridge", _BRIDGE, "elementwise_bytes_factor", 0.6, 2.5),
     _runtime("bridge", _BRIDGE, "tp_hidden", 0.2, 0.98),
+    _runtime("nemo", _NEMO, "grouped_gemm_scale", 0.5, 1.4),
     _runtime("bridge 25.x", ("megatron-bridge-25.*",), "host_s_per_moe_layer", 3e-4, 8e-3),
-    _runtime(
-        "bridge 26.02-04", ("megatron-bridge-26.02*", "megatron-bridge-26.04*"), "host_s_per_moe_layer", 3e-4, 8e-3
-    ),
-    _runtime(
-        "bridge 26.06-08", ("megatron-bridge-26.06*", "megatron-bridge-26.08"), "host_s_per_moe_layer", 1e-4, 4e-3
-    ),
-    _runtime(
-        "bridge 25.x-26.04", ("megatron-bridge-25.*", "megatron-bridge-26.0[24]*"), "grouped_gemm_scale", 0.4, 1.0
-    ),
-    _runtime("bridge 26.06-08", ("megatron-bridge-26.06*", "megatron-bridge-26.08"), "grouped_gemm_scale", 0.4, 1.0),
+    _runtime("bridge 26.02-04", _MIDDLE, "host_s_per_moe_layer", 3e-4, 8e-3),
+    _runtime("bridge 26.06-08", _LATE, "host_s_per_moe_layer", 1e-4, 4e-3),
+    _runtime("bridge 25.x-26.04", _EARLY, "grouped_gemm_scale", 0.5, 1.4),
+    _runtime("bridge 26.06-08", _LATE, "grouped_gemm_scale", 0.5, 1.4),
+    _runtime("bridge 25.x-26.04", _EARLY, "permute_bytes_factor", 0.5, 4.0),
+    _runtime("bridge 26.06-08", _LATE, "permute_bytes_factor", 0.5, 4.0),
+    _runtime("bridge", _BRIDGE, "ep_hidden", 0.0, 1.0),
+    _runtime("dgxc 25.02.02", ("nemo-dgxc-25.02.02",), "gemm_scale", 0.9, 1.12),
+    _runtime("dgxc 25.04.02", ("nemo-dgxc-25.04.02",), "gemm_scale", 0.9, 1.12),
+    _runtime("dgxc 25.05.05", ("nemo-dgxc-25.05.05",), "gemm_scale", 0.9, 1.12),
+    _runtime("jax", ("jax",), "elementwise_bytes_factor", 0.6, 3.0),
+    _runtime("jax", ("jax",), "dp_hidden", 0.3, 1.0),
+    _runtime("oneflow", ("oneflow",), "gemm_scale", 0.9, 1.3),
+    _runtime("megatron 2020", ("megatron-2020", "oneflow"), "elementwise_bytes_factor", 0.5, 4.0),
+    _runtime("megatron v100", ("megatron-deepspeed-v100",), "elementwise_bytes_factor", 0.5, 4.0),
     _runtime("llm-foundry", _FOUNDRY, "host_s_per_layer", 1e-4, 2e-3),
     _runtime("llm-foundry", _FOUNDRY, "elementwise_bytes_factor", 0.8, 4.0),
-    _runtime("llm-foundry", _FOUNDRY, "loss_bytes_per_logit", 8.0, 60.0),
+    _runtime("llm-foundry", _FOUNDRY, "loss_bytes_per_logit", 4.0, 60.0),
     _runtime("llm-foundry", _FOUNDRY, "fixed_s_per_step", 0.0, 0.3),
     _runtime("llm-foundry", _FOUNDRY, "dp_hidden", 0.3, 1.0),
     _runtime("torchtitan", _TITAN, "elementwise_bytes_factor", 0.6, 2.5),

@@ -17,6 +17,11 @@ from ._validation_model import RowSkippedError
 
 GIGABIT = 1e9 / 8.0
 
+STATED_ELSEWHERE = {
+    "V100-SXM2 (125 TFLOP/s; 4x8)": ("InfiniBand 100Gb/s per node", "as in DLPerf's report of the same nodes")
+}
+"""Networks of devices as rows word them, where the row states no rate and another report of the same nodes does."""
+
 NODE_RATES: tuple[tuple[str, str], ...] = (
     (r"(?P<rate>\d+)\s*Gb/s\s*per\s*GPU", "gpu"),
     (r"(?P<rate>\d+)\s*Gb/s\s*per\s*node", "node"),
@@ -80,12 +85,11 @@ ANCESTORS = {
 def row_cluster(row: Mapping[str, Any], notes: list[str]) -> Cluster:
     """The cluster of a row's ``hardware``; assumptions are appended to ``notes``. Raises RowSkippedError."""
     hardware = row["hardware"]
+    words = str(hardware.get("inter_node") or "")
     count = hardware.get("num_gpus")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise RowSkippedError(f"hardware.num_gpus = {count!r}: expected a whole number of 1 or more")
-    cluster, assumed = _cluster(
-        str(hardware.get("gpu")), count, hardware.get("gpus_per_node"), str(hardware.get("inter_node") or "")
-    )
+    cluster, assumed = _cluster(str(hardware.get("gpu")), count, hardware.get("gpus_per_node"), words)
     notes += assumed
     return cluster
 
@@ -102,7 +106,7 @@ def _cluster(gpu: str, count: int, per_node: int | None, words: str) -> tuple[Cl
     if per_node and per_node != base.node_size and tiers[0].size == base.node_size:
         tiers[0] = replace(tiers[0], size=per_node)
     if count > tiers[0].size and len(tiers) > 1:
-        tiers[1:] = [_outer_tier(tiers[1], node, count, words, notes)]
+        tiers[1:] = [_outer_tier(tiers[1], gpu, node, count, words, notes)]
     elif count > tiers[0].size:
         tiers[0] = replace(tiers[0], size=count)
     cluster = replace(
@@ -116,10 +120,14 @@ def _cluster(gpu: str, count: int, per_node: int | None, words: str) -> tuple[Cl
     return cluster, tuple(notes)
 
 
-def _outer_tier(base: Tier, node: int, count: int, words: str, notes: list[str]) -> Tier:
+def _outer_tier(base: Tier, gpu: str, node: int, count: int, words: str, notes: list[str]) -> Tier:
     """The tier between nodes with the stated rate, or the base system's (an assumption)."""
     tier = replace(base, size=max(base.size, count), oversubscription=1.0)
     rate = stated_rate(words, node)
+    if rate is None and gpu in STATED_ELSEWHERE:
+        words, why = STATED_ELSEWHERE[gpu]
+        rate = stated_rate(words, node)
+        notes.append(f"hardware.inter_node states no rate: {words}, {why}")
     if rate is None:
         said = f"hardware.inter_node = {words!r} states no rate" if words else "hardware.inter_node is not stated"
         notes.append(f"{said}: {base.bytes_per_s * 8 / 1e9:.0f} Gb/s per GPU, as {base.name}")

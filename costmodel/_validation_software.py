@@ -44,7 +44,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("hagemann-fused", title="Efficient Parallelization Layouts", notes=r"kernel: fused"),
     Choice("hagemann-torch", title="Efficient Parallelization Layouts", notes=r"kernel: torch"),
     Choice("megatron-deepspeed", title="vTrain"),
-    Choice("megatron-2020", title="OneFlow"),
+    Choice("oneflow", notes=r"^(oneflow|OneFlow);"),
     Choice("megatron-2021", title="Megatron-LM README weak scaling, A100"),
     Choice("megatron-core", title="Megatron-LM README"),
 )
@@ -59,6 +59,7 @@ REFINEMENTS: tuple[tuple[str, str, Any], ...] = (
     (r"backend unfused|transformer-impl local", "attention_kernel", "unfused"),
     (r"attention backend flash", "attention_kernel", "fa2"),
     (r"cross-entropy fusion", "loss_bytes_per_logit", 10.0),
+    (r"rowwise", "gemm_scale", 0.62),
 )
 """What a row's notes say about its own run overrides the profile's field."""
 

@@ -25,10 +25,11 @@ from shardwise.hardware_profiles.cluster import Cluster
 
 from ._fit_knobs import KNOBS, Knob
 from ._validation_stats import spread
+from .estimate import estimate
 from .evaluate import evaluate
 from .problem import Problem
 from .rows import RowInputs
-from .strategy import Strategies
+from .strategy import Strategies, Strategy
 from .validation import read_rows
 
 Array = NDArray[np.float64]
@@ -57,6 +58,14 @@ class Batch:
     strategies: Strategies
     where: NDArray[np.int64]
     knobs: tuple[int, ...]
+    split: Strategy | None = None
+    """A batch of one whose layers are split explicitly."""
+
+    def step_times(self, problem: Problem) -> Array:
+        """Seconds per step of the batch under a changed problem."""
+        if self.split is not None:
+            return np.array([estimate(problem, self.split).step_time_s])
+        return evaluate(problem, self.strategies).step_time_s
 
 
 def load_runs(paths: Iterable[str], kinds: frozenset[str] = frozenset()) -> list[Run]:
@@ -162,10 +171,11 @@ class Fit:
     def __init__(self, runs: Sequence[Run], knobs: Sequence[Knob] = KNOBS) -> None:
         self.runs = runs
         starts: dict[int, list[float]] = defaultdict(list)
-        by_problem: dict[int, list[int]] = defaultdict(list)
+        by_problem: dict[tuple[int, int], list[int]] = defaultdict(list)
         for i, run in enumerate(runs):
-            by_problem[id(run.inputs.problem)].append(i)
-        reach: dict[int, list[int]] = defaultdict(list)
+            explicit = run.inputs.strategy.layers_per_stage is not None
+            by_problem[id(run.inputs.problem), i if explicit else -1].append(i)
+        reach: dict[tuple[int, int], list[int]] = defaultdict(list)
         for key, members in by_problem.items():
             for k, knob in enumerate(knobs):
                 value = start_value(knob, runs[members[0]].inputs.problem)
@@ -183,6 +193,7 @@ class Fit:
                 Strategies.of(runs[i].inputs.strategy for i in members),
                 np.array(members),
                 tuple(number[k] for k in reach[key]),
+                runs[members[0]].inputs.strategy if key[1] >= 0 else None,
             )
             for key, members in by_problem.items()
         ]
@@ -201,7 +212,7 @@ class Fit:
             if only is not None and only not in batch.knobs:
                 continue
             problem = apply_knobs(batch.problem, {self.knobs[k]: float(values[k]) for k in batch.knobs})
-            out[batch.where] = evaluate(problem, batch.strategies).step_time_s
+            out[batch.where] = batch.step_times(problem)
         return out
 
     def solve(self, iterations: int = 12) -> Array:
@@ -240,7 +251,7 @@ class Fit:
         """Step times with the figures as shipped."""
         out = np.zeros(len(self.runs))
         for batch in self.batches:
-            out[batch.where] = evaluate(batch.problem, batch.strategies).step_time_s
+            out[batch.where] = batch.step_times(batch.problem)
         return out
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from shardwise.hardware_profiles.errors import InputError
 
 from ._validation_model import RowSkippedError
 from ._validation_stats import Facts, gather_facts, summarise
+from .estimate import estimate
 from .evaluate import evaluate
 from .problem import Problem
 from .rows import RowInputs, RowReader, lacking_section
@@ -136,6 +138,8 @@ def predict_rows(rows: Iterable[ReadRow]) -> list[RowResult]:
     for at, entry in enumerate(entries):
         if entry.inputs is None:
             results[at] = RowResult(entry.row_id, None, None, None, entry.skipped, ())
+        elif entry.inputs.strategy.layers_per_stage is not None:
+            results[at] = _predict_layout(entry, entry.inputs)
         else:
             by_problem[id(entry.inputs.problem)].append(at)
     for members in by_problem.values():
@@ -153,7 +157,7 @@ def _predict(entries: list[ReadRow]) -> list[RowResult]:
         if len(entries) > 1:
             return [result for entry in entries for result in _predict([entry])]
         return [RowResult(entries[0].row_id, None, None, None, str(error), inputs[0].assumptions)]
-    results = []
+    results: list[RowResult] = []
     for i, (entry, own) in enumerate(zip(entries, inputs, strict=True)):
         seconds, peak = float(out.step_time_s[i]), float(out.peak_memory_bytes[i])
         if not (np.isfinite(seconds) and np.isfinite(peak) and seconds > 0.0):
@@ -161,8 +165,42 @@ def _predict(entries: list[ReadRow]) -> list[RowResult]:
                 RowResult(entry.row_id, None, None, None, "the cost model has no finite prediction", own.assumptions)
             )
         else:
-            results.append(RowResult(entry.row_id, seconds, peak, bool(out.fits[i]), None, own.assumptions))
+            counted, notes = _as_measured(entry, own, peak)
+            results.append(RowResult(entry.row_id, seconds, counted, bool(out.fits[i]), None, own.assumptions + notes))
     return results
+
+
+def _predict_layout(entry: ReadRow, own: RowInputs) -> RowResult:
+    """A row whose layers are split explicitly: one at a time, by the same model."""
+    try:
+        one = estimate(own.problem, own.strategy)
+    except InputError as error:
+        return RowResult(entry.row_id, None, None, None, str(error), own.assumptions)
+    counted, notes = _as_measured(entry, own, one.peak_memory_bytes)
+    return RowResult(entry.row_id, one.step_time_s, counted, one.fits, None, own.assumptions + notes)
+
+
+OUTSIDE_ALLOCATOR = ("context", "communicators")
+
+NOT_COUNTED = {
+    "allocator peak": (*OUTSIDE_ALLOCATOR, "fragmentation"),
+    "allocator reserved": OUTSIDE_ALLOCATOR,
+}
+"""Parts of the predicted peak that a kind of measurement does not see, by how ``memory_kind`` starts."""
+
+
+def _as_measured(entry: ReadRow, own: RowInputs, peak: float) -> tuple[float, tuple[str, ...]]:
+    """The predicted peak in the terms in which the row's own was measured, and the assumption that says so."""
+    measured = entry.row.get("measured")
+    if not isinstance(measured, Mapping) or not measured.get("peak_memory_gb"):
+        return peak, ()
+    kind = str(entry.row.get("memory_kind") or "")
+    unseen = next((parts for start, parts in NOT_COUNTED.items() if kind.startswith(start)), ())
+    if not unseen:
+        return peak, ()
+    parts = estimate(own.problem, own.strategy).memory_parts_bytes
+    left_out = sum(parts.get(name, 0.0) for name in unseen)
+    return peak - left_out, (f"peak memory is counted as {kind}: without {', '.join(unseen)}",)
 
 
 def report_markdown(validation: Validation) -> str:
