@@ -225,7 +225,7 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
     shapes = ((g.tokens, rows, columns), (g.tokens, columns, rows), (columns, rows, g.tokens))
     for target, shape in zip((f, b, w), shapes, strict=True):
         target[part] = acc.gemm_time_s(*shape, dtype) / runtime.gemm_scale
-    logits = g.tokens * vocabulary / tp
+    logits = g.tokens * vocabulary / (tp if runtime.loss_parallel else 1.0)
     stream = logits * runtime.loss_bytes_per_logit / (acc.memory_bytes_per_s * acc.memory_efficiency)
     f[part] += stream / 2.0
     b[part] += stream / 2.0

@@ -22,8 +22,9 @@ SCAN_CHUNK = 64
 SCAN_RATE = 0.25
 """Share of the attention kernel's forward rate that chunked scans reach: assumed, no sweep stands behind it."""
 
-UNFUSED_SCORE_BYTES = 4.0
-"""Softmax output (2) and weighted-value input (2) kept per score; dropout adds its mask (Korthikanti et al., eq. 2)."""
+SCORE_BYTES, DROPPED_SCORE_BYTES = 2.0, 3.0
+"""Kept per score by unfused attention: the softmax output; under dropout its mask (1) and the dropped scores (2) too
+(Korthikanti et al., equation 2: 5 a s per token)."""
 
 
 @dataclass(slots=True)
@@ -286,7 +287,7 @@ def score_bytes(problem: Problem, core: AttentionCore | RecurrentCore, g: Geomet
     if problem.runtime.attention_kernel != "unfused":
         return 4.0 * rows  # the log-sum-exp, FP32
     keys = problem.workload.sequence_length / core.compression
-    return (UNFUSED_SCORE_BYTES + (1.0 if problem.runtime.dropout else 0.0)) * rows * keys
+    return (SCORE_BYTES + (DROPPED_SCORE_BYTES if problem.runtime.dropout else 0.0)) * rows * keys
 
 
 def boundary_bytes(problem: Problem, g: Geometry) -> Array:

@@ -116,6 +116,10 @@ class Runtime(BaseModel):
     """Bytes per parameter of the copy that computes (0 where the only copy is the FP32 master, as in FSDP)."""
     zero2_reduce_every_microbatch: bool = False
     """Whether ZeRO-2 reduces gradients after every micro-batch rather than once a step."""
+    optimizer_grad_bytes: NonNegative = 0.0
+    """Bytes per gradient element of a copy that the optimizer keeps, sharded like its states."""
+    loss_parallel: bool = True
+    """Whether logits stay split over TP for the loss; if not, every TP rank holds and processes all of them."""
     dropout: bool = False
     """Whether dropout masks (one byte per element) are kept for backward."""
 

@@ -19,7 +19,8 @@ def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: A
     ``repeats[rank]``: pipeline ranks that each row stands for (they sum to p).
 
     gpipe, 1f1b: the other ranks' passes, (p-1)(F+B+W) if even. interleaved: the same over vpp. zb-h1: (p-1)(F+B-W).
-    zb-v: (p-1)(|F-B| + |B-W|)/2, zero for equal passes as published: the balance condition, not an exact optimum.
+    zb-v: (p-1) max(F, B) of one of the rank's two chunks: the V has to fill. (The published zero counts each rank from its
+    own start to its own end, which takes optimizer steps that do not wait for each other.)
     dualpipe: (p/2-1)(F+B+B-W) with F and B not overlapped; here B is the data gradient and W the weight gradient.
     """
     total = forward + backward + weight
@@ -34,7 +35,7 @@ def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: A
     if schedule == "zb-h1":
         return np.asarray(np.maximum(0.0, others - 2.0 * (repeats @ weight - w)))
     if schedule == "zb-v":
-        return np.asarray((pp - 1) * (np.abs(f - b) + np.abs(b - w)) / 2.0)
+        return np.asarray((pp - 1) * np.maximum(f, b) / 2.0)
     return np.asarray(max(0.0, pp / 2.0 - 1.0) * np.maximum(0.0, f + 2.0 * b - w))
 
 

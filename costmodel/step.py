@@ -265,6 +265,7 @@ def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
     s, runtime = group.strategies, group.problem.runtime
     a, b = zero_shards(s)
     moments = _OPTIMIZER_STATE_BYTES[group.problem.workload.optimizer] + (4.0 if runtime.master_weights else 0.0)
+    moments += runtime.optimizer_grad_bytes
     out: dict[str, Array] = {}
     for name, each, stage in (
         ("weights", runtime.param_memory_bytes, 3),

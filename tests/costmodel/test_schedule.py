@@ -30,9 +30,12 @@ def test_published_bubbles(p):
     assert even("dualpipe", p) == pytest.approx((p / 2 - 1) * (F + whole + whole - 3 * W))
 
 
-def test_zb_v_has_no_bubble_when_passes_are_equal():
-    """Qi et al. (arXiv 2405.15362), section 4: ZB-V is bubble-free under T_F = T_B = T_W."""
-    assert even("zb-v", 8, v=2, f=1.0, b=1.0, w=1.0) == 0.0
+def test_zb_v_fills_one_chunk_per_rank():
+    """Replay of PyTorch's ScheduleZBVZeroBubble table at p 4 (tests/crosscheck): chunks of (1, 1, 1) idle 3.0 in a step,
+    (1, 1.2, 0.9) 3.6. A rank holds two chunks.
+    """
+    assert even("zb-v", 4, v=2, f=2.0, b=2.0, w=2.0) == pytest.approx(3.0)
+    assert even("zb-v", 4, v=2, f=2.0, b=2.4, w=1.8) == pytest.approx(3.6)
 
 
 def test_uneven_stages_wait_for_the_others():
