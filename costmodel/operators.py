@@ -254,7 +254,7 @@ def saved_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
     if kind.moe is not None:
         moe, routed = kind.moe, routed_tokens(problem, kind.moe, g)
         total = total + mlp_saved(problem, moe.expert, routed / g.strategies.etp)
-        # Dispatched inputs of the experts. Their outputs are not kept: the routing weights are applied in the activation.
+        # Dispatched inputs of the experts; not their outputs, as the routing weights are applied in the activation.
         total = total + q * moe.expert.in_features * routed
         total = total + 8.0 * moe.num_experts * g.sharded_tokens
         total = total + sum(q * op.in_features for op in moe.latent_linears) * g.sharded_tokens

@@ -114,8 +114,6 @@ class Runtime(BaseModel):
     """Saved activation bytes over those counted operator by operator."""
     param_memory_bytes: NonNegative = 2.0
     """Bytes per parameter of the copy that computes (0 where the only copy is the FP32 master, as in FSDP)."""
-    zero2_reduce_every_microbatch: bool = False
-    """Whether ZeRO-2 reduces gradients after every micro-batch rather than once a step."""
     optimizer_grad_bytes: NonNegative = 0.0
     """Bytes per gradient element of a copy that the optimizer keeps, sharded like its states."""
     loss_parallel: bool = True

@@ -19,8 +19,8 @@ def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: A
     ``repeats[rank]``: pipeline ranks that each row stands for (they sum to p).
 
     gpipe, 1f1b: the other ranks' passes, (p-1)(F+B+W) if even. interleaved: the same over vpp. zb-h1: (p-1)(F+B-W).
-    zb-v: (p-1) max(F, B) of one of the rank's two chunks: the V has to fill. (The published zero counts each rank from its
-    own start to its own end, which takes optimizer steps that do not wait for each other.)
+    zb-v: (p-1) max(F, B) of one of the rank's two chunks: the V has to fill. (The published zero counts each rank from
+    its own start to its own end, which takes optimizer steps that do not wait for each other.)
     dualpipe: (p/2-1)(F+B+B-W) with F and B not overlapped; here B is the data gradient and W the weight gradient.
     """
     total = forward + backward + weight

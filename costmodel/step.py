@@ -178,8 +178,8 @@ class Gradient:
 def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     """Collectives of data parallelism on the rank with the given parameters ``[n]``, by ZeRO stage.
 
-    ZeRO 0 all-reduces gradients; 1 and 2 reduce-scatter them and gather parameters once; 3 gathers parameters in
-    forward and backward of every micro-batch and scatters gradients each time (Rajbhandari et al., arXiv 1910.02054,
+    ZeRO 0 all-reduces gradients; 1 reduce-scatters them and gathers parameters once; 2 scatters gradients after every
+    micro-batch; 3 gathers parameters in forward and backward of each of them as well (Rajbhandari et al., arXiv 1910.02054,
     section 7). HSDP scatters inside the shard group and all-reduces shards across replicas (Zhao et al., arXiv
     2304.11277, section 3.2.2).
     """
@@ -187,7 +187,7 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     shard_dense, shard_expert = zero_shards(s)
     whole_dense, whole_expert = (s.dp * s.cp).astype(np.float64), np.maximum(1.0, s.edp.astype(np.float64))
     m = s.num_microbatches.astype(np.float64)
-    each = np.where(s.zero == 3, m, np.where((s.zero == 2) & runtime.zero2_reduce_every_microbatch, m, 1.0))
+    each = np.where(s.zero >= 2, m, 1.0)  # a rank that keeps a shard of the gradients cannot add micro-batches up first
     out: list[Gradient] = []
     for name, count, shards, whole, stride in (
         ("dp", dense, shard_dense, whole_dense, s.tp),
@@ -247,7 +247,7 @@ def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) 
     f = np.take_along_axis(work.forward, at, axis=0)[0]
     b = np.take_along_axis(work.total, at, axis=0)[0] - f
     passes = np.where(s.zero == 3, s.num_microbatches, 1).astype(np.float64)
-    every = np.where((s.zero == 2) & runtime.zero2_reduce_every_microbatch, s.num_microbatches, passes)
+    every = np.where(s.zero >= 2, s.num_microbatches, 1).astype(np.float64)
     buckets = np.maximum(1.0, group.layers.max())
     total = np.zeros(len(s))
     for seconds, window, repeat in ((times["forward"], f, passes), (times["backward"], b, every)):
