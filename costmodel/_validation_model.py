@@ -103,8 +103,7 @@ def _norm(name: str, hidden: int, gated: bool) -> Extra:
 
 
 def _mixer(model: Mapping[str, Any], hidden: int, gated: bool, notes: list[str]) -> Mixer:
-    head_dim = model.get("head_dim")
-    heads = model.get("num_attention_heads")
+    head_dim, heads, kv = (_optional(model, key) for key in ("head_dim", "num_attention_heads", "num_kv_heads"))
     if heads is None:
         head_dim = min((d for d in range(64, 257) if hidden % d == 0), key=lambda d: abs(d - 128), default=None)
         if head_dim is None:
@@ -115,7 +114,7 @@ def _mixer(model: Mapping[str, Any], hidden: int, gated: bool, notes: list[str])
         if hidden % heads:
             raise RowSkippedError(f"model.num_attention_heads = {heads} does not divide hidden_size = {hidden}")
         head_dim = hidden // heads
-    kv = model.get("num_kv_heads") or heads
+    kv = kv or heads
     biased = not gated and model.get("attention") == "mha"
     return softmax_attention(Heads(hidden, heads, kv, head_dim), qkv_bias=biased, out_bias=biased)
 
@@ -132,6 +131,8 @@ def _layer_kinds(
         return (layer(mixer, dense, norms),), (0,) * layers
     routed = layer(mixer, _moe(moe, hidden, gated), norms)
     first = moe.get("first_dense_layers")
+    if first is not None and (not isinstance(first, int) or isinstance(first, bool) or not 0 <= first <= layers):
+        raise RowSkippedError(f"model.moe.first_dense_layers = {first!r}: expected 0 to {layers}")
     if first is None:
         first = 0
         notes.append("model.moe.first_dense_layers is not stated: 0")
@@ -145,7 +146,7 @@ def _moe(moe: Mapping[str, Any], hidden: int, gated: bool) -> Moe:
     experts, top_k = _needed(moe, "num_experts", "model.moe"), _needed(moe, "top_k", "model.moe")
     width = _needed(moe, "moe_ffn_hidden_size", "model.moe")
     shared = moe.get("num_shared_experts") or 0
-    total = moe.get("shared_expert_intermediate_size") or shared * width
+    total = _optional(moe, "shared_expert_intermediate_size", "model.moe") or shared * width
     return Moe(
         num_experts=experts,
         top_k=top_k,
@@ -157,6 +158,11 @@ def _moe(moe: Mapping[str, Any], hidden: int, gated: bool) -> Moe:
     )
 
 
+def _optional(table: Mapping[str, Any], key: str, where: str = "model") -> int | None:
+    value = table.get(key)
+    return None if value is None else _whole(f"{where}.{key}", value)
+
+
 def _needed(table: Mapping[str, Any], key: str, where: str = "model") -> int:
     value = table.get(key)
     if value is None:
@@ -165,6 +171,6 @@ def _needed(table: Mapping[str, Any], key: str, where: str = "model") -> int:
 
 
 def _whole(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 40:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
         raise RowSkippedError(f"{key} = {value!r}: expected a whole number of 1 or more")
     return value

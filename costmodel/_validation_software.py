@@ -115,12 +115,17 @@ def _known() -> frozenset[str]:
     return frozenset(list_runtimes())
 
 
+def _title(row: Mapping[str, Any]) -> str:
+    source = row.get("source")
+    return str(source.get("title") or "") if isinstance(source, Mapping) else ""
+
+
 def _matches(choice: Choice, row: Mapping[str, Any]) -> bool:
     parallel = row["parallel"]
     return (
         (not choice.software or choice.software == row.get("software"))
         and (not choice.notes or re.search(choice.notes, str(parallel.get("notes") or "")) is not None)
-        and (not choice.title or choice.title in str((row.get("source") or {}).get("title") or ""))
+        and (not choice.title or choice.title in _title(row))
         and (not choice.gpu or choice.gpu in str(row["hardware"].get("gpu") or ""))
         and (not choice.dtype or choice.dtype == parallel.get("dtype"))
     )

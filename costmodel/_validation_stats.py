@@ -76,7 +76,7 @@ def gather_facts(
         kind=_kind(problem.model),
         dtype=str(parallel.get("dtype")),
         runtime=problem.runtime.name,
-        complete=not set(row.get("unstated") or ()) - STATED_ENOUGH,
+        complete=_complete(row.get("unstated")),
         suspect=row.get("suspect"),
         measured_s=step,
         predicted_s=float(seconds or 0.0),
@@ -87,6 +87,10 @@ def gather_facts(
         fits=bool(fits),
         baseline_mfu=rate,
     )
+
+
+def _complete(unstated: Any) -> bool:
+    return isinstance(unstated, list) and all(isinstance(k, str) and k in STATED_ENOUGH for k in unstated)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
