@@ -179,7 +179,7 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     """Collectives of data parallelism on the rank with the given parameters ``[n]``, by ZeRO stage.
 
     ZeRO 0 all-reduces gradients; 1 reduce-scatters them and gathers parameters once; 2 scatters gradients after every
-    micro-batch; 3 gathers parameters in forward and backward of each of them as well (Rajbhandari et al., arXiv 1910.02054,
+    micro-batch; 3 gathers parameters in forward and backward of each as well (Rajbhandari et al., arXiv 1910.02054,
     section 7). HSDP scatters inside the shard group and all-reduces shards across replicas (Zhao et al., arXiv
     2304.11277, section 3.2.2).
     """
