@@ -33,8 +33,8 @@ class Evaluation:
 
 
 def capacity_bytes(problem: Problem) -> float:
-    """Memory of one accelerator, as the driver reports it."""
-    return problem.cluster.accelerator.memory_bytes
+    """Memory of one accelerator that a plan may use: what the driver reports, less the margin."""
+    return problem.cluster.accelerator.memory_bytes * (1.0 - problem.memory_margin)
 
 
 def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:

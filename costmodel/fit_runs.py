@@ -130,7 +130,7 @@ def apply_knobs(problem: Problem, values: Mapping[Knob, float]) -> Problem:
             cluster = _scaled(cluster, knob, value)
     if acc is not cluster.accelerator:
         cluster = replace(cluster, accelerator=acc)
-    return Problem(problem.model, cluster, problem.workload, runtime)
+    return replace(problem, cluster=cluster, runtime=runtime)
 
 
 def _set_device(acc: Accelerator, field: str, value: float) -> Accelerator:

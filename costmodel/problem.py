@@ -23,6 +23,10 @@ _GEMM_FALLBACK = {"fp16": "bf16", "fp32": "tf32", "fp8_block": "fp8", "mxfp8": "
 """Tensor cores run FP16 at the BF16 rate; the scaled FP8 recipes run the FP8 units."""
 
 
+MEMORY_MARGIN = 0.05
+"""Share of memory kept free by default: about the median error of predicted peaks on published runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What to train, where, on which batch, and how the framework executes it."""
@@ -31,6 +35,12 @@ class Problem:
     cluster: Cluster
     workload: Workload
     runtime: Runtime
+    memory_margin: float = MEMORY_MARGIN
+    """Share of the device's memory that a plan leaves free."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.memory_margin < 1.0:
+            raise InputError(f"memory_margin = {self.memory_margin!r}: expected a share from 0 to below 1")
 
     @property
     def gemm_dtype(self) -> str:

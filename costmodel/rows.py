@@ -102,7 +102,8 @@ class RowReader:
     def _problem(self, model: ModelSpec, cluster: Cluster, workload: Workload, runtime: Runtime) -> Problem:
         key = (id(model), id(cluster), workload, id(runtime))
         if key not in self._problems:
-            self._problems[key] = Problem(model, cluster, workload, runtime)
+            # A run that was made either fitted or did not: no margin.
+            self._problems[key] = Problem(model, cluster, workload, runtime, memory_margin=0.0)
         return self._problems[key]
 
 
