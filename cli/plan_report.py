@@ -109,4 +109,4 @@ def _verdict(proof: Proof) -> str:
         return f"no layout of the space is faster under the cost model (to within {proof.tolerance:.2%})"
     stopped = f" (stopped by {proof.stopped_by})" if proof.stopped_by else ""
     bound = seconds(proof.best_bound_s)
-    return f"not proven best: nothing is faster than {bound}, a gap of {percent(proof.gap)}{stopped}"
+    return f"not proven best: nothing is faster than {bound}, a gap of {proof.gap:.2%}{stopped}"
