@@ -188,10 +188,11 @@ class Stage:
         outside = sum(parts.values())
         # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
         fill = {"interleaved": 1.0 / group.vpp, "zb-h1": 0.0}.get(group.schedule, 1.0)
+        everything = np.maximum(slowest, whole + _summed(rows, rows.again))
         exposed = np.zeros(len(m))
         for _ in range(_TIGHTENINGS):
             left = incumbent_s - outside - exposed - fill * whole
-            longest = np.maximum(slowest, left / np.maximum(m - fill, 1.0 / group.vpp))
+            longest = np.clip(left / np.maximum(m - fill, 1.0 / group.vpp), slowest, everything)
             exposed = _exposed(rows, longest, rest)
         return cls(np.asarray(pipeline), np.asarray(outside + exposed), longest)
 

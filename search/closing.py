@@ -15,10 +15,14 @@ from shardwise.launchers.base import Launcher
 
 from .bounds import split_bounds
 from .compositions import Compositions, compositions, rank_params
-from .split import EXACT_SCHEDULES, Split, one_number, solve_split, splittable
+from .space import EXACT_SCHEDULES
+from .split import Split, one_number, solve_split, splittable
 
 if TYPE_CHECKING:
     from .exact import Found
+
+_MOST_TRIES = 8
+"""Uneven splits tried for schedules whose step the integer model does not state: outside the proven space."""
 
 _ROUNDS = 6
 """Bands of the fullest rank's parameters closed one after the other, at most."""
@@ -41,16 +45,18 @@ class Closer:
     def __init__(self, found: Found) -> None:
         self.found = found
         self.solved = 0
+        self._tries = 0
         self._abilities: dict[tuple[object, ...], tuple[bool, bool]] = {}
 
     def close(self, unit: Unit) -> float:
         """Solve one strategy's split; returns the bound that remains on it (infinite when it is settled)."""
         can, uniform = self._can(unit.strategy)
-        if unit.strategy.schedule not in EXACT_SCHEDULES:
-            if can:
-                self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
-            return unit.bound_s
         if not can:
+            return math.inf
+        if unit.strategy.schedule not in EXACT_SCHEDULES:
+            if self._tries < _MOST_TRIES:
+                self._tries += 1
+                self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
             return math.inf
         unit, loads = self._refreshed(unit)
         if not self.found.beats(unit.bound_s):

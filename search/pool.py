@@ -14,7 +14,7 @@ from shardwise.costmodel.strategy import Strategies, Strategy
 from .exact import Found, with_split
 from .plan import ParetoPoint
 
-_DISTINCT = ("tp", "cp", "pp", "vpp", "ep", "etp", "micro_batch_size")
+_DISTINCT = ("tp", "cp", "pp", "ep", "etp", "micro_batch_size")
 """Dimensions in which two recommendations differ to be worth showing both."""
 
 _MOST_POINTS = 32

@@ -18,8 +18,11 @@ from shardwise.costmodel.strategy import Strategies
 from shardwise.launchers.base import Launcher
 from shardwise.launchers.rule import Rule
 
-from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options
+from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offers
 from .constraints import Constraints
+
+EXACT_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved"})
+"""Schedules whose layer splits belong to the proven space: m·slowest + weight·(sum - slowest) is their time."""
 
 BLOCK = 1 << 17
 """Rows built at once, at most: bounds memory, not the answer."""
@@ -167,6 +170,11 @@ class Space:
                 out.append(f"{name} is searched up to {axes.degree_limit(name)} ({why}); pin {name} to go beyond")
         if not wishes.touches("vpp"):
             out.append("virtual stages are searched where they divide the layers of a stage; pin vpp for others")
+        others = [s for s in self.launcher.capabilities.get("schedule", ()) if s not in EXACT_SCHEDULES]
+        if others:
+            out.append(f"uneven layer splits are tried but not proven for schedules {', '.join(others)}")
+        if breadth.hsdp and offers(self.launcher.capabilities, "zero_group") and not wishes.touches("zero_group"):
+            out.append("ZeRO shards over all of dp·cp or over one network tier's domain; pin zero_group for others")
         if breadth.micro_batch_size < self.problem.workload.global_batch_size and not wishes.touches(
             "micro_batch_size"
         ):

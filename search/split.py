@@ -23,9 +23,6 @@ from .rows import KindRows, kind_rows
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-EXACT_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved"})
-"""Schedules whose pipeline time the integer objective states exactly: m·slowest + weight·(sum - slowest)."""
-
 _TIME_STEPS, _BYTE_STEPS = 1 << 20, 1 << 26
 _WORK_LIMIT = 2.0
 """CP-SAT's deterministic time for one strategy: the same answer on any machine."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.evaluate import capacity_bytes, evaluate
-from shardwise.costmodel.problem import Ints
+from shardwise.costmodel.problem import Array, Ints
 from shardwise.costmodel.strategy import Strategies, Strategy, enum_code
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.rule import divisors, violations
@@ -23,15 +23,18 @@ from .exact import Found, take_opened
 from .opening import Opened, can_fit, open_candidates
 from .plan import Binding, Notch
 
-_MESH = ("tp", "cp", "pp", "ep", "etp", "micro_batch_size", "vpp")
-_CHOICES = ("sp", "cp_comm", "zero", "schedule", "zero_group")
+_MESH = ("tp", "cp", "pp", "ep", "micro_batch_size", "vpp", "etp", "zero_group")
+_CHOICES = ("sp", "cp_comm", "zero", "schedule")
 _MODES = ("recompute", "offload_optimizer")
 
-_LOOK = 48
+_LOOK = 32
 """Candidates opened for each price: those of the least bounds that have room for their layers."""
 
-_WORTH_SOLVING = 0.003
+_WORTH_SOLVING = 0.01
 """CP-SAT is asked for a price's layer split where it may shorten the step by this share."""
+
+_MOST_SPLITS = 8
+"""Layer splits solved for prices, at most: the mesh first. Prices beyond are those of even splits."""
 
 _GIB = float(1 << 30)
 
@@ -44,15 +47,24 @@ class _Question:
     """Candidates with the other value, by bound."""
 
 
+@dataclass(slots=True)
+class _Evidence:
+    """What was opened to answer the questions, with bounds over splits, and the splits solved so far."""
+
+    opened: Opened
+    tight_s: Array
+    solved: dict[Strategy, Estimate | None]
+
+
 def reasons(found: Found, best: Estimate) -> tuple[Notch, ...]:
-    """The price of one notch in each direction of every dimension, in the order of ``Strategy``."""
+    """The price of one notch in each direction of every dimension, in the order of their importance."""
     questions = _questions(found, best.strategy)
-    extra = _open_for(found, [q.rows for q in questions])
-    notches = [_answer(found, best, q, extra) for q in questions]
+    evidence = _gather(found, best, [q.rows for q in questions])
+    notches = [_answer(found, best, q, evidence) for q in questions]
     notches += [_mode_notch(found, best, *choice) for choice in _mode_choices(found, best.strategy)]
-    notches += [_switch_notch(found, best, name) for name in SWITCHES]
+    switches = [_switch_notch(found, best, name) for name in SWITCHES]
     order = {name: i for i, name in enumerate((*_MESH, *_CHOICES, *_MODES, *SWITCHES))}
-    return tuple(sorted((n for n in notches if n is not None), key=lambda n: order[n.dimension]))
+    return tuple(sorted((n for n in (*notches, *switches) if n is not None), key=lambda n: order[n.dimension]))
 
 
 # ---- what to ask
@@ -78,6 +90,8 @@ def _others(found: Found, s: Strategy, name: str) -> list[Any]:
         return [] if name == "cp_comm" and s.cp == 1 else [n for n in names if n != value and _applies(s, name, n)]
     if name in _CHOICES:
         return [v for v in present if v != value and _applies(s, name, v)]
+    if name == "zero_group" and value == 0:
+        return [v for v in present if v > 0][-1:] if s.zero else []
     lower, upper = [v for v in present if v < value], [v for v in present if v > value]
     beyond = _beyond(found, name, value) if not upper else []
     return [*lower[-1:], *upper[:1], *beyond]
@@ -88,14 +102,14 @@ def _applies(s: Strategy, name: str, value: Any) -> bool:
         return s.tp > 1
     if name == "schedule":
         return s.pp > 1
-    return name != "zero_group" or s.zero > 0
+    return True
 
 
 def _beyond(found: Found, name: str, value: int) -> list[int]:
     """The next value of a degree that the space does not hold, to say what keeps it out."""
     problem = found.problem
     whole = {"ep": problem.cluster.num_gpus, "micro_batch_size": problem.workload.global_batch_size}
-    if name == "ep" and not problem.model.is_moe or name in ("etp", "vpp"):
+    if name == "ep" and not problem.model.is_moe or name in ("etp", "vpp", "zero_group"):
         return []
     return [d for d in divisors(whole.get(name, problem.cluster.num_gpus)) if d > value][:1]
 
@@ -103,29 +117,30 @@ def _beyond(found: Found, name: str, value: int) -> list[int]:
 # ---- answering
 
 
-def _open_for(found: Found, groups: list[Ints]) -> Opened | None:
+def _gather(found: Found, best: Estimate, groups: list[Ints]) -> _Evidence | None:
     """Open the most promising candidates of every question at once."""
     c = found.candidates
-    chosen = np.unique(np.concatenate([_promising(found, rows) for rows in groups])) if groups else np.empty(0, int)
-    if not len(chosen):
+    likely = [_likely(found, rows) for rows in groups]
+    every = np.unique(np.concatenate(likely)) if likely else np.empty(0, dtype=np.int64)
+    if not len(every):
         return None
-    roomy = chosen[can_fit(found.space, c.strategies.take(chosen))]
-    opened = open_candidates(found.space, c, roomy)
+    roomy = every[can_fit(found.space, c.strategies.take(every))]
+    chosen = np.unique(np.concatenate([rows[np.isin(rows, roomy)][:_LOOK] for rows in likely]))
+    opened = open_candidates(found.space, c, chosen)
     take_opened(found, opened)
-    return opened
+    bounds = split_bounds(found.problem, opened.strategies, opened.bound_s, 2.0 * best.step_time_s)
+    return _Evidence(opened, bounds.bound_s, {})
 
 
-def _promising(found: Found, rows: Ints) -> Ints:
+def _likely(found: Found, rows: Ints) -> Ints:
     """The first of some candidates (sorted by bound) whose bound is under the best of them that fits as it is."""
     c = found.candidates
-    real = rows[c.fits[rows]]
-    least = float(c.step_s[real].min(initial=math.inf))
-    rows = rows[: 8 * _LOOK]
-    rows = rows[c.bound_s[rows] < least]
-    return rows[can_fit(found.space, c.strategies.take(rows))][:_LOOK]
+    least = float(c.step_s[rows[c.fits[rows]]].min(initial=math.inf))
+    rows = rows[: 4 * _LOOK]
+    return rows[c.bound_s[rows] < least]
 
 
-def _answer(found: Found, best: Estimate, q: _Question, extra: Opened | None) -> Notch:
+def _answer(found: Found, best: Estimate, q: _Question, evidence: _Evidence | None) -> Notch:
     value = getattr(best.strategy, q.dimension)
     if not len(q.rows):
         return Notch(q.dimension, value, q.other, None, None, _absent(found, best.strategy, q))
@@ -135,10 +150,10 @@ def _answer(found: Found, best: Estimate, q: _Question, extra: Opened | None) ->
     if len(real):
         i = int(real[np.argmin(c.step_s[real])])
         options.append((float(c.step_s[i]), c.strategies[i]))
-    if extra is not None:
-        mine = extra.take(np.isin(extra.parent, q.rows))
-        options += _best_of(mine)
-        options += _uneven(found, mine, min((o[0] for o in options), default=math.inf))
+    if evidence is not None:
+        mine = np.flatnonzero(np.isin(evidence.opened.parent, q.rows))
+        options += _best_of(evidence.opened.take(mine))
+        options += _uneven(found, evidence, mine, min((o[0] for o in options), default=math.inf))
     options += [(t, s) for t, s in found.splits if getattr(s, q.dimension) == q.other]
     if not options:
         return Notch(q.dimension, value, q.other, None, None, _unfit(found, q.rows))
@@ -161,18 +176,22 @@ def _best_of(opened: Opened) -> list[tuple[float, Strategy]]:
     return [(float(opened.step_s[i]), opened.strategies[i])]
 
 
-def _uneven(found: Found, opened: Opened, step_s: float) -> list[tuple[float, Strategy]]:
+def _uneven(found: Found, evidence: _Evidence, mine: Ints, step_s: float) -> list[tuple[float, Strategy]]:
     """The most promising pipeline with its layer split solved, where that may shorten the step noticeably."""
-    pipes = opened.take((opened.strategies.pp > 1) & (opened.bound_s < step_s))
+    pipes = mine[evidence.opened.strategies.pp[mine] > 1]
     if not len(pipes):
         return []
-    limit = step_s if math.isfinite(step_s) else 1e3 * float(pipes.bound_s.min())
-    tight = split_bounds(found.problem, pipes.strategies, pipes.bound_s, limit)
-    i = int(np.argmin(tight.bound_s))
-    if not tight.bound_s[i] < step_s * (1.0 - _WORTH_SOLVING):
+    i = int(pipes[np.argmin(evidence.tight_s[pipes])])
+    if not evidence.tight_s[i] < step_s * (1.0 - _WORTH_SOLVING):
         return []
-    answer = best_split(found.problem, found.space.launcher, pipes.strategies[i])
-    return [(answer.step_time_s, answer.strategy)] if answer is not None else []
+    strategy = evidence.opened.strategies[i]
+    if strategy not in evidence.solved and len(evidence.solved) < _MOST_SPLITS:
+        answer = best_split(found.problem, found.space.launcher, strategy)
+        evidence.solved[strategy] = answer
+        if answer is not None:
+            found.splits.append((answer.step_time_s, answer.strategy))
+    solved = evidence.solved.get(strategy)
+    return [] if solved is None else [(solved.step_time_s, solved.strategy)]
 
 
 def _absent(found: Found, s: Strategy, q: _Question) -> str:
