@@ -36,7 +36,7 @@ CHOICES: tuple[Choice, ...] = (
         "megatron-core-moe", software="megatron-2021", gpu="H100", why="software megatron-2021 cannot be: H100 and MoE"
     ),
     Choice("megatron-deepspeed-v100", software="megatron-deepspeed", gpu="V100"),
-    Choice("megatron-deepspeed-bf16", software="megatron-deepspeed", dtype="bf16"),
+    Choice("megatron-deepspeed-bf16", software="megatron-deepspeed", dtype="bf16", notes=r"fp32 grad accumulation"),
     Choice("llm-foundry-fsdp-pure", software="llm-foundry-fsdp", notes=r"MP mode PURE"),
     Choice("hagemann", title="Efficient Parallelization Layouts", notes=r"flash_attention2 \+ RMS"),
     Choice("hagemann-fa2", title="Efficient Parallelization Layouts", notes=r"kernel: flash_attention2;"),
