@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from shardwise.costmodel.problem import LOW_PRECISION, Problem
 from shardwise.costmodel.strategy import Strategy
 
-from .megatron_rules import layer_split, recompute_per_chunk
+from .megatron_rules import is_blackwell, layer_split, recompute_per_chunk
 
 Args = list[str]
 
@@ -145,12 +145,6 @@ def graph_arguments(problem: Problem, s: Strategy) -> Args:
     if not problem.runtime.cuda_graphs or s.recompute == "full":
         return []
     return ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn", "--te-rng-tracker"]
-
-
-def is_blackwell(problem: Problem) -> bool:
-    """Whether the device is an NVIDIA one with FP4 units (compute capability 10 and later)."""
-    device = problem.cluster.accelerator
-    return device.vendor == "NVIDIA" and "nvfp4" in device.peak_flops
 
 
 def environment(problem: Problem, s: Strategy) -> dict[str, str | None]:

@@ -30,6 +30,12 @@ def megatron_rules() -> tuple[Rule, ...]:
     return (*_shape_rules(), *_context_rules(), *_pipeline_rules(), *_expert_rules(), *_state_rules())
 
 
+def is_blackwell(problem: Problem) -> bool:
+    """Whether the device is an NVIDIA one with FP4 units (compute capability 10 and later)."""
+    device = problem.cluster.accelerator
+    return device.vendor == "NVIDIA" and "nvfp4" in device.peak_flops
+
+
 def _shape_rules() -> tuple[Rule, ...]:
     return (
         # parser: max-position-embeddings must reach the sequence, and is the size of the learned table.
@@ -91,6 +97,10 @@ def _context_rules() -> tuple[Rule, ...]:
              lambda p, s: (s.cp == 1) | (s.cp_comm == _A2A) | ~_flag(model_facts(p).has_sinks)),
         # parser
         Rule("tp-overlap-needs-sp", "tp_overlap needs sp = on", lambda p, s: ~s.tp_overlap | s.sp),
+        # run: before Blackwell hidden tensor traffic wants one device connection, FSDP and ep_overlap want several.
+        Rule("overlap-connections", "on {device} tp_overlap wants CUDA_DEVICE_MAX_CONNECTIONS = 1, but zero 2, 3 and "
+             "ep_overlap want more: switch one of them off",
+             lambda p, s: ~s.tp_overlap | ~((s.zero >= 2) | s.ep_overlap) | _flag(is_blackwell(p)), values=_device),
         # run: its buffers are written by peers, which must share the scale-up network.
         Rule("tp-overlap-domain", "tp_overlap needs tp = {tp} within the {domain} GPUs of a {tier} domain",
              lambda p, s: ~s.tp_overlap | (s.tp <= p.cluster.tiers[0].size),

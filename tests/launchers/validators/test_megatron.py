@@ -23,7 +23,8 @@ from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.base import get_launcher
 from shardwise.launchers.megatron_files import megatron_arguments
-from shardwise.launchers.megatron_plan import environment, is_blackwell
+from shardwise.launchers.megatron_plan import environment
+from shardwise.launchers.megatron_rules import is_blackwell
 from shardwise.launchers.ranks import rank_groups
 
 from ..bench import run
