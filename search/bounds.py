@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Ints, Problem
-from shardwise.costmodel.step import FULL, Load, Totals, dp_exposed_s, parameters, step_s, totals
+from shardwise.costmodel.step import FULL, Group, Load, Totals, dp_exposed_s, parameters, step_s, totals
 from shardwise.costmodel.strategy import Strategies
 
 from .rows import KindRows, kind_rows
@@ -167,11 +167,20 @@ class Stage:
     longest_s: Array
 
     @classmethod
-    def of(cls, rows: KindRows, slowest: Array, rest: Totals, incumbent_s: float) -> Stage:
+    def of(
+        cls,
+        rows: KindRows,
+        slowest: Array,
+        rest: Totals,
+        incumbent_s: float,
+        shares: tuple[Array, Array] | None = None,
+    ) -> Stage:
         """From the seconds of the slowest rank; ``rest`` is the traffic outside the pipeline.
 
-        What data parallelism hides depends on the slowest rank: its windows are the widest that an answer under the
-        incumbent may have, so that ``rest_s`` holds for all of them.
+        What data parallelism hides depends on the slowest rank's passes; ``shares`` are the largest parts of its time that
+        forward and backward can be. A slower rank would hide more, but never as much as it costs: with more than one
+        micro-batch the seconds come back several times. Where that argument fails, the windows are the longest that an
+        answer under the incumbent may have.
         """
         group, pp = rows.group, rows.group.pp
         m = group.strategies.num_microbatches
@@ -187,14 +196,44 @@ class Stage:
         parts["dp_comm"] = rest.tied
         outside = sum(parts.values())
         # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
-        fill = {"interleaved": 1.0 / group.vpp, "zb-h1": 0.0}.get(group.schedule, 1.0)
+        fill = fill_weight(group)
+        shares = shares or _largest_shares(rows)
+        steady = m - fill >= _hidden_per_second(group) * (shares[0] + shares[1])
         everything = np.maximum(slowest, whole + _summed(rows, rows.again))
         exposed = np.zeros(len(m))
         for _ in range(_TIGHTENINGS):
             left = incumbent_s - outside - exposed - fill * whole
             longest = np.clip(left / np.maximum(m - fill, 1.0 / group.vpp), slowest, everything)
-            exposed = _exposed(rows, longest, rest)
+            exposed = _exposed(rows, np.where(steady, slowest, longest), longest, rest, shares)
         return cls(np.asarray(pipeline), np.asarray(outside + exposed), longest)
+
+
+def fill_weight(group: Group) -> float:
+    """Weight of the other ranks' work beside the slowest one's in the pipeline's time (0: none is sure)."""
+    return {"interleaved": 1.0 / group.vpp, "zb-h1": 0.0}.get(group.schedule, 1.0)
+
+
+def slowest_of(rows: KindRows, pipeline_s: float) -> float:
+    """The slowest rank's seconds in a pipeline of given time, if nothing is recomputed on the others."""
+    fill, m = fill_weight(rows.group), float(rows.group.strategies.num_microbatches[0])
+    return (pipeline_s - fill * float(_summed(rows, rows.time)[0])) / max(m - fill, 1.0 / rows.group.vpp)
+
+
+def _hidden_per_second(group: Group) -> Array:
+    """Seconds of traffic that one more second of the slowest rank's pass may hide in a step, ``[n]``."""
+    s, runtime = group.strategies, group.problem.runtime
+    repeats = np.where(s.zero >= 2, s.num_microbatches, 1)
+    return np.asarray(runtime.dp_hidden * max(0.0, 1.0 - runtime.overlap_slowdown) * repeats)
+
+
+def _largest_shares(rows: KindRows) -> tuple[Array, Array]:
+    """The largest parts of a rank's time that forward and backward can be, whatever it holds, ``[n]`` each."""
+    k = rows.num_kinds
+    carried = [*rows.used, k + 1, *([k + 2] if rows.num_mtp else [])]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        forward = (rows.forward[carried] / rows.time[carried]).max(axis=0)
+        backward = ((rows.backward + rows.weight + rows.again)[carried] / (rows.time + rows.again)[carried]).max(axis=0)
+    return np.asarray(forward), np.asarray(backward)
 
 
 def _summed(rows: KindRows, table: Array) -> Array:
@@ -216,20 +255,15 @@ def least_totals(rows: KindRows) -> Totals:
     return totals(group, held[None], np.zeros_like(held)[None])
 
 
-def _exposed(rows: KindRows, longest: Array, rest: Totals) -> Array:
-    """Data parallel traffic under the widest windows and the most buckets of stages up to ``longest`` seconds."""
-    k = rows.num_kinds
-    carried = [*rows.used, k + 1, *([k + 2] if rows.num_mtp else [])]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        forward = (rows.forward[carried] / rows.time[carried]).max(axis=0)
-        backward = ((rows.backward + rows.weight + rows.again)[carried] / (rows.time + rows.again)[carried]).max(axis=0)
+def _exposed(rows: KindRows, window: Array, longest: Array, rest: Totals, shares: tuple[Array, Array]) -> Array:
+    """Data parallel traffic that a rank of ``window`` seconds cannot hide, with the most buckets up to ``longest``."""
     none = np.zeros((1, len(longest)))
-    windows = Load((longest * forward)[None], (longest * backward)[None], none, none)
+    stage = Load((window * shares[0])[None], (window * shares[1])[None], none, none)
     buckets = most_layers(rows, longest) + rows.num_mtp
     out = np.zeros(len(longest))
     for count in np.unique(buckets):
         at = np.flatnonzero(buckets == count)
-        out[at] = _exposed_with(rows, windows, at, rest, max(1.0, float(count)))
+        out[at] = _exposed_with(rows, stage, at, rest, max(1.0, float(count)))
     return out
 
 

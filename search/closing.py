@@ -67,12 +67,16 @@ class Closer:
         unit, _ = self._refreshed(unit)
         return unit.bound_s if self.found.beats(unit.bound_s) else math.inf
 
-    def _refreshed(self, unit: Unit) -> tuple[Unit, Compositions | None]:
-        """The unit's bounds under the incumbent of now, with the loads that its fullest rank may have."""
+    def _refreshed(self, unit: Unit, pipeline_s: float = 0.0) -> tuple[Unit, Compositions | None]:
+        """The unit's bounds under the incumbent of now, with the loads that its fullest rank may have.
+
+        ``pipeline_s``: what CP-SAT has shown its pipeline to take at least.
+        """
         problem, step = self.found.problem, self.found.step_s
         new = split_bounds(problem, Strategies.of([unit.strategy]), np.array([unit.bound_s]), step)
         pipeline, rest, longest = (float(x[0]) for x in (new.pipeline_s, new.rest_s, new.longest_s))
-        loads = compositions(problem, unit.strategy, longest, step) if math.isfinite(pipeline) else None
+        pipeline = max(pipeline, pipeline_s)
+        loads = compositions(problem, unit.strategy, pipeline, longest, step) if math.isfinite(pipeline) else None
         if loads:
             rest = max(rest, loads.rest_above(loads.least_params))
         return Unit(unit.strategy, max(unit.bound_s, pipeline + rest), pipeline, rest, longest), loads
@@ -86,8 +90,8 @@ class Closer:
             if split is None:
                 floor = math.inf
                 break
-            unit, loads = self._refreshed(unit)
             floor = max(floor, split.pipeline_s)
+            unit, loads = self._refreshed(unit, floor if not bands else 0.0)
             if split.strategy.layers_per_stage is None or loads is None:
                 break
             below = rank_params(self.found.problem, split.strategy)
@@ -95,7 +99,7 @@ class Closer:
             if not self.found.beats(floor + unit.rest_s):
                 floor = math.inf
                 break
-        left = floor + unit.rest_s
+        left = max(unit.bound_s, floor + unit.rest_s)
         if loads:
             left = min(left, *(pipeline + max(unit.rest_s, loads.rest_above(params)) for pipeline, params in bands), math.inf)
         return left if self.found.beats(left) else math.inf

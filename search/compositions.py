@@ -18,7 +18,7 @@ from shardwise.costmodel.problem import Array, Problem
 from shardwise.costmodel.step import Group, gradient_comms, totals
 from shardwise.costmodel.strategy import Strategies, Strategy
 
-from .bounds import Stage, most_layers
+from .bounds import Stage, most_layers, slowest_of
 from .rows import KindRows, kind_rows
 
 _MOST = 20_000
@@ -40,8 +40,13 @@ class Compositions:
         return float(self.rest_s[start]) if start < len(self.rest_s) else math.inf
 
 
-def compositions(problem: Problem, strategy: Strategy, longest_s: float, incumbent_s: float) -> Compositions | None:
-    """The possible loads of one strategy's ranks; None where there are too many to list."""
+def compositions(
+    problem: Problem, strategy: Strategy, pipeline_s: float, longest_s: float, incumbent_s: float
+) -> Compositions | None:
+    """The possible loads of one strategy's ranks; None where there are too many to list.
+
+    Its pipeline takes ``pipeline_s`` at least, its slowest rank ``longest_s`` at most.
+    """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
     one = kind_rows(group)
     counts = _counts(one, longest_s)
@@ -53,14 +58,32 @@ def compositions(problem: Problem, strategy: Strategy, longest_s: float, incumbe
         key=np.full(len(counts), group.key[0]),
     )  # fmt: skip
     rows = kind_rows(many)
-    slowest = np.full(len(counts), longest_s)
+    least = slowest_of(one, pipeline_s)
+    slowest = np.full(len(counts), least)
     rest = replace(totals(many, dense[None], expert[None]), gradients=_gradients(many, dense, expert))
-    stage = Stage.of(rows, slowest, rest, incumbent_s)
+    stage = Stage.of(rows, slowest, rest, incumbent_s, _shares(one, counts, least, longest_s))
     whole = dense + expert
     order = np.argsort(whole, kind="stable")
     # From here upwards: the least of what follows.
-    least = np.minimum.accumulate(stage.rest_s[order][::-1])[::-1]
-    return Compositions(whole[order], least, _least_params(one))
+    below = np.minimum.accumulate(stage.rest_s[order][::-1])[::-1]
+    return Compositions(whole[order], below, _least_params(one))
+
+
+def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> tuple[Array, Array] | None:
+    """The largest parts of its time that forward and backward are on a rank of ``least_s`` seconds or more."""
+    k = rows.num_kinds
+    seconds = counts @ rows.time[:, 0]
+    layers = np.maximum(1.0, counts[:, :k].sum(axis=1) + counts[:, k + 2])
+    each = (counts @ rows.again[:, 0]) / layers  # a rank recomputes a whole number of its layers, each the mean of them
+    most = np.floor((longest_s - seconds) / np.where(each > 0.0, each, np.inf) + 1e-9)
+    repeated = each * np.clip(most, 0.0, layers)
+    slow = seconds + repeated >= least_s * (1.0 - 1e-9)
+    if not slow.any():
+        return None
+    forward = (counts @ rows.forward[:, 0])[slow] / np.maximum(seconds[slow], least_s * (1.0 - 1e-9))
+    backward = (counts @ (rows.backward[:, 0] + rows.weight[:, 0]) + repeated)[slow] / (seconds + repeated)[slow]
+    n = np.ones(len(counts))
+    return n * float(forward.max()), n * float(backward.max())
 
 
 def _gradients(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
