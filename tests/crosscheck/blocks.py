@@ -2,8 +2,8 @@
 
 Where eager PyTorch keeps more than Transformer Engine or Apex kernels, the operator is written as an
 ``autograd.Function`` with their save list: an FP32 RMSNorm would keep its upcast input and its normalised value, eager
-SwiGLU the value of silu besides both halves, and sequence parallelism the gathered input instead of the shard. Everything
-else (linear layers, attention, GELU, rotary, softmax, residuals) is torch's own, so what it keeps is torch's word.
+SwiGLU the value of silu besides both halves, and sequence parallelism the gathered input instead of the shard.
+Everything else (linear layers, attention, GELU, rotary, softmax, residuals) is torch's own, and so is what it keeps.
 
 ``tp`` makes one rank's shard: heads and widths are divided; collectives are stood in for by local repetition (gather)
 and slicing (scatter), which keep nothing, as the real ones do.
@@ -61,7 +61,7 @@ class FusedSwiglu(torch.autograd.Function):
 
 
 class GatherLinear(torch.autograd.Function):
-    """A column-split linear layer under Megatron's sequence parallelism: keeps the shard, gathers it again in backward."""
+    """A column-split layer under Megatron's sequence parallelism: keeps the shard, gathers it again in backward."""
 
     @staticmethod
     def forward(ctx: Any, shard: Tensor, weight: Tensor, dim: int, tp: int) -> Tensor:
@@ -183,6 +183,26 @@ class LlamaBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+class SplitGateMlp(nn.Module):
+    """Gate and up as two matrices, as in torchtitan and transformers; the fused kernel reads them side by side."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.gate, self.up = (Linear(sizes.hidden, sizes.width) for _ in range(2))
+        self.down = Linear(sizes.width, sizes.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(FusedSwiglu.apply(torch.cat([self.gate(x), self.up(x)], -1)))
+
+
+class TitanBlock(LlamaBlock):
+    """A Llama block of seven matrices, what torchtitan's recomputation policy counts."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.mlp = SplitGateMlp(sizes)
+
+
 class ModuleRecomputeLlamaBlock(LlamaBlock):
     """Megatron-Core's ``layernorm`` and ``mlp`` modules recomputed: norm outputs and the network are not kept.
 
@@ -259,14 +279,17 @@ class Experts(nn.Module):
         s, tokens = self.sizes, x.flatten(0, 1)
         scores = torch.softmax(self.router(tokens), -1, dtype=torch.float32)
         weights, chosen = scores.topk(s.top_k)
-        order = chosen.flatten().argsort().repeat_interleave(s.etp)  # an expert's TP group gathers all its ranks' tokens
+        # An expert's TP group gathers the tokens of all its ranks.
+        order = chosen.flatten().argsort().repeat_interleave(s.etp)
         rows = order // s.top_k
         counts = chosen.flatten().bincount(minlength=s.experts).mul(s.etp).tolist()
         parts = tokens.index_select(0, rows).split(counts)
         gate_up = torch.cat([up(part) for up, part in zip(self.up, parts, strict=True)])
         picked = weights.flatten().index_select(0, order).to(x.dtype)
-        run = (lambda *a: checkpoint(self.finish, *a, use_reentrant=False)) if self.recompute_activation else self.finish
-        done = run(gate_up, picked, counts)
+        if self.recompute_activation:
+            done = checkpoint(self.finish, gate_up, picked, counts, use_reentrant=False)
+        else:
+            done = self.finish(gate_up, picked, counts)
         # scatter_add keeps the row numbers; index_add would keep the experts' outputs too, which no fused kernel does.
         out = torch.zeros_like(tokens).scatter_add(0, rows[:, None].expand_as(done), done).view_as(x)
         return out if self.shared is None else out + self.shared(x)

@@ -52,8 +52,8 @@ class Durations:
         return sum(each[op.kind] for op in task)
 
 
-def action_table(schedule: str, pp: int, chunks: int, microbatches: int) -> list[list[Task]]:
-    """What each rank runs, in order, as the named torch schedule lists it."""
+def torch_schedule(schedule: str, pp: int, chunks: int, microbatches: int) -> Any:
+    """A schedule of torch's, by class name, over stages that hold nothing."""
     from torch.distributed.pipelining import schedules
 
     def stage(index: int) -> SimpleNamespace:
@@ -61,8 +61,19 @@ def action_table(schedule: str, pp: int, chunks: int, microbatches: int) -> list
 
     build = getattr(schedules, schedule)
     single = schedule in ("ScheduleGPipe", "Schedule1F1B")
-    made = build(stage(0), microbatches) if single else build([stage(c * pp) for c in range(chunks)], microbatches)
+    return build(stage(0), microbatches) if single else build([stage(c * pp) for c in range(chunks)], microbatches)
+
+
+def action_table(schedule: str, pp: int, chunks: int, microbatches: int) -> list[list[Task]]:
+    """What each rank runs, in order, as the named torch schedule lists it."""
+    made = torch_schedule(schedule, pp, chunks, microbatches)
     return [renumbered(compute_tasks(made.pipeline_order[rank])) for rank in range(pp)]
+
+
+def messages_sent(schedule: str, pp: int, chunks: int, microbatches: int) -> list[int]:
+    """Activations and gradients that each rank sends to another in one step, as torch lowers the schedule."""
+    lowered = torch_schedule(schedule, pp, chunks, microbatches).pipeline_order_with_comms
+    return [sum(a.computation_type.name in ("SEND_F", "SEND_B") for a in lowered[rank]) for rank in range(pp)]
 
 
 def compute_tasks(actions: Iterable[Any]) -> Iterable[Task]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shardwise.costmodel.estimate import estimate
 from shardwise.costmodel.schedule import bubble_s, in_flight
+from shardwise.costmodel.strategy import Strategy
 
-from .replay import Durations, Replay, action_table, peak_chunks, replay
+from ..costmodel import cases
+from .replay import Durations, Replay, action_table, messages_sent, peak_chunks, replay
 
 pytestmark = pytest.mark.crosscheck
 
@@ -18,8 +21,8 @@ EXACT = [
     ("ScheduleInterleaved1F1B", "interleaved", 2),
     ("ScheduleInterleaved1F1B", "interleaved", 4),
     ("ScheduleInterleavedZeroBubble", "zb-h1", 1),
+    ("ScheduleZBVZeroBubble", "zb-v", 2),
 ]
-ZB_V = ("ScheduleZBVZeroBubble", "zb-v", 2)
 SIZES = [(2, 4), (4, 8), (4, 16), (8, 16)]
 DURATIONS = [Durations(1, 1, 1), Durations(1, 1.2, 0.9), Durations(1, 1, 0.5), Durations(2, 2.5, 1.5)]
 
@@ -40,7 +43,7 @@ def predicted(schedule: str, pp: int, chunks: int, times: Durations) -> float:
 
 
 @pytest.mark.parametrize(("pp", "m"), SIZES)
-@pytest.mark.parametrize(("name", "ours", "chunks"), [*EXACT, ZB_V])
+@pytest.mark.parametrize(("name", "ours", "chunks"), EXACT)
 def test_microbatches_in_flight(name, ours, chunks, pp, m):
     """Rank by rank; zero-bubble schedules hold a micro-batch until its weight gradient is done."""
     table = action_table(name, pp, chunks, m)
@@ -55,22 +58,11 @@ def test_bubble(name, ours, chunks, pp, m, times):
     assert predicted(ours, pp, chunks, times) == pytest.approx(measured(name, pp, chunks, m, times).bubble_s)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="schedule.bubble_s('zb-v') leaves out the fill of the V, (p-1) max(F, B) of one chunk: torch's table has it "
-    "in every step that ends with all ranks meeting (gradient norm, optimizer)",
-)
-@pytest.mark.parametrize("times", DURATIONS, ids=str)
-def test_zb_v_bubble(times):
-    real = measured("ScheduleZBVZeroBubble", 4, 2, 16, times)
-    assert predicted("zb-v", 4, 2, times) == pytest.approx(real.bubble_s)
-
-
 def test_zb_v_has_no_bubble_where_ranks_need_not_meet():
-    """The published zero: equal passes, and ranks that begin their next step alone (arXiv 2405.15362, section 4)."""
-    equal = Durations(1, 1, 1)
-    assert measured("ScheduleZBVZeroBubble", 8, 2, 32, equal).bubble_within_ranks_s == pytest.approx(0.0)
-    assert predicted("zb-v", 8, 2, equal) == 0.0
+    """The published zero is another convention: each rank from its own start to its own end (arXiv 2405.15362)."""
+    real = measured("ScheduleZBVZeroBubble", 8, 2, 32, Durations(1, 1, 1))
+    assert real.bubble_within_ranks_s == pytest.approx(0.0)
+    assert real.bubble_s == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(("pp", "m"), SIZES)
@@ -88,3 +80,33 @@ def test_dualpipe_bubble(pp, m, times):
     real = measured("ScheduleDualPipeV", pp, 2, m, times).bubble_s
     slack = (pp - 1) * abs(times.forward - times.backward)
     assert predicted("dualpipe", 2 * pp, 1, times) == pytest.approx(real, abs=slack + 1e-9)
+
+
+def messages_predicted(schedule: str, pp: int, chunks: int, m: int, rank: int) -> float:
+    """Stage-boundary messages in the traffic table of a rank, which one more layer makes the slowest."""
+    split = [2] * (pp * chunks)
+    split[rank] += 1
+    strategy = Strategy(pp=pp, vpp=chunks, schedule=schedule, num_microbatches=m, layers_per_stage=tuple(split), zero=0)
+    problem = cases.problem(cases.gpt(layers=sum(split), vocabulary=128), num_gpus=pp, batch=m, sequence=256)
+    return sum(t.count_per_step for t in estimate(problem, strategy).traffic if t.parallelism == "pp")
+
+
+MESSAGES = [
+    ("ScheduleInterleavedZeroBubble", "zb-h1", 1),
+    ("ScheduleInterleaved1F1B", "interleaved", 2),
+    ("ScheduleZBVZeroBubble", "zb-v", 2),
+]
+
+
+@pytest.mark.parametrize(("name", "ours", "chunks"), MESSAGES)
+def test_messages_of_inner_ranks(name, ours, chunks):
+    assert messages_predicted(ours, 4, chunks, 8, rank=1) == messages_sent(name, 4, chunks, 8)[1]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="estimate counts as many messages on the first and last rank as inside: the ends send fewer",
+)
+@pytest.mark.parametrize(("name", "ours", "chunks"), MESSAGES)
+def test_messages_of_the_first_rank(name, ours, chunks):
+    assert messages_predicted(ours, 4, chunks, 8, rank=0) == messages_sent(name, 4, chunks, 8)[0]
