@@ -17,37 +17,25 @@ LARGEST_COUNT = (1 << 40) - 1
 """Above any count that a person means; keeps arithmetic in range."""
 
 
-class Count(click.ParamType):
-    """A whole number from 1 up, with a refusal that stays one short line however long the text."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number, or a usage error."""
-        text = str(value).replace(",", "").replace("_", "")
+def integer(text: str) -> int:
+    """A whole number from 1 up; a refusal stays one short line however long the text. The name shows in help."""
+    digits = text.replace(",", "").replace("_", "")
+    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 24 else 0
+    if not 1 <= number <= LARGEST_COUNT:
         shown = text if len(text) <= 24 else f"{text[:20]}… ({len(text)} characters)"
-        if not text.lstrip("+-").isdigit() or len(text) > 24:
-            self.fail(f"{shown!r} is not a whole number from 1 to {LARGEST_COUNT}", param, ctx)
-        number = int(text)
-        if not 1 <= number <= LARGEST_COUNT:
-            self.fail(f"{shown} is not a whole number from 1 to {LARGEST_COUNT}", param, ctx)
-        return number
+        raise click.BadParameter(f"{shown!r} is not a whole number from 1 to {LARGEST_COUNT}")
+    return number
 
 
-class Seconds(click.ParamType):
-    """A duration above 0, finite."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, or a usage error."""
-        try:
-            number = float(value)
-        except ValueError:
-            number = 0.0
-        if not 0.0 < number < float("inf"):
-            self.fail(f"{str(value)[:24]!r} is not a number of seconds above 0", param, ctx)
-        return number
+def seconds(text: str) -> float:
+    """A duration above 0, finite. The name shows in help."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < float("inf"):
+        raise click.BadParameter(f"{text[:24]!r} is not a number of seconds above 0")
+    return number
 
 
 def problem_options(command: F) -> F:
@@ -60,9 +48,9 @@ def problem_options(command: F) -> F:
             help="config.json, file of Megatron-LM arguments, or preset.",
         ),
         click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster profile, by name or YAML file."),
-        click.option("--gpus", required=True, type=Count(), help="Accelerators in the job."),
-        click.option("--global-batch", required=True, type=Count(), help="Sequences per optimizer step."),
-        click.option("--seq-len", required=True, type=Count(), help="Tokens per sequence."),
+        click.option("--gpus", required=True, type=integer, help="Accelerators in the job."),
+        click.option("--global-batch", required=True, type=integer, help="Sequences per optimizer step."),
+        click.option("--seq-len", required=True, type=integer, help="Tokens per sequence."),
         click.option("--launcher", metavar="NAME", help="Training framework to write for.  [default: the runtime's]"),
         click.option("--runtime", metavar="NAME|FILE", help="Framework release.  [default: the launcher's]"),
         click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="GEMM precision."),

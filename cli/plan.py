@@ -11,7 +11,7 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .failures import say_warning
 from .inputs import Request
-from .options import Count, Seconds, json_option, problem_options, read_wishes
+from .options import integer, json_option, problem_options, read_wishes, seconds
 from .output import console, prepare_folder, print_json, to_json, write_files
 from .progress import progress_on_terminal
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @click.option("--ban", multiple=True, metavar="KEY=VALUE", help="Rule a value out: schedule=zb-v. Repeatable.")
 @click.option("--min", "least", multiple=True, metavar="KEY=N", help="Lower limit: dp=4. Repeatable.")
 @click.option("--max", "most", multiple=True, metavar="KEY=N", help="Upper limit: cp=1. Repeatable.")
-@click.option("--top", type=Count(), default=5, show_default=True, help="Layouts to show, the best included.")
-@click.option("--time-limit", type=Seconds(), help="Stop searching after this many seconds; the gap is stated.")
+@click.option("--top", type=integer, default="5", show_default=True, help="Layouts to show, the best included.")
+@click.option("--time-limit", type=seconds, help="Stop searching after this many seconds; the gap is stated.")
 @click.option("--refine/--no-refine", default=True, show_default=True, help="Refine the best layouts with Optuna.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of the refinement.")
 @click.option(
@@ -80,8 +80,8 @@ def _search(
     refine: bool,
     seed: int,
 ) -> Plan:
-    from shardwise.search.planner import DEFAULT_TRIALS
     from shardwise.search.planner import plan as find
+    from shardwise.search.refine import DEFAULT_TRIALS
 
     with progress_on_terminal() as progress:
         return find(
@@ -90,7 +90,10 @@ def _search(
             request.workload,
             runtime=request.runtime,
             launcher=request.launcher,
-            **wishes,
+            pins=wishes["pins"],
+            bans=wishes["bans"],
+            least=wishes["least"],
+            most=wishes["most"],
             top=top,
             time_limit_s=time_limit,
             refine_trials=DEFAULT_TRIALS if refine else 0,
