@@ -6,7 +6,7 @@ its mesh only, so the number of strategies below a row is a product of counts, k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ BREADTHS = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of one level for ``r`` rows: ``mask[r, k]`` says which exist, ``columns`` hold their values ``[r, k]``."""
+    """Options of one level for ``r`` rows: ``mask[r, k]`` says which exist, ``columns`` hold values ``[r, k]``."""
 
     mask: NDArray[np.bool_]
     columns: Columns
@@ -250,7 +250,9 @@ class Axes:
         mask = (~tp | (rows["tp"] > 1)[:, None]) & (~ep | model_facts(self.problem).is_moe)
         if "tp_overlap" in free or "ep_overlap" in free:
             mask |= np.ones_like(mask)
-        return Options(np.broadcast_to(mask, (len(rows["tp"]), tp.size)), dict(zip(SWITCHES, (tp, dp, ep), strict=True)))
+        return Options(
+            np.broadcast_to(mask, (len(rows["tp"]), tp.size)), dict(zip(SWITCHES, (tp, dp, ep), strict=True))
+        )
 
     # ---- knobs: dimensions opened late
 
@@ -299,7 +301,7 @@ def offered(capabilities: Mapping[str, Any], name: str, candidates: NDArray[Any]
     return candidates[[value in kept for value in candidates.tolist()]]
 
 
-def offered_names(capabilities: Mapping[str, Any], name: str, candidates: list[Any]) -> list[Any]:
+def offered_names(capabilities: Mapping[str, Any], name: str, candidates: Sequence[Any]) -> list[Any]:
     """The same for plain values."""
     if name not in capabilities:
         return [c for c in candidates if c == getattr(Strategy(), name)]

@@ -2,8 +2,8 @@
 
 ``evaluate`` bounds a step by perfectly balanced stages. Layers are whole, memory is finite: on some rank the slowest
 stage holds a whole number of layers that fit. For one kind of layer alone (leaving the others out can only help), the
-time of ``x`` layers on rank ``r``, with as many of them recomputed as memory demands, is known; the slowest stage of the
-best split is then the N-th smallest of all those times, because every layer must be somewhere.
+time of ``x`` layers on rank ``r``, with as many of them recomputed as memory demands, is known; the slowest stage of
+the best split is then the N-th smallest of all those times, because every layer must be somewhere.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _CELLS = 1 << 22
 class SplitBounds:
     """Bounds over every split of ``n`` strategies, arrays ``[n]``: ``bound_s >= pipeline_s + rest_s``.
 
-    ``pipeline_s`` is the least time in the pipeline (inf where no split fits), ``rest_s`` the least time outside it. Both
-    hold for answers under the incumbent, whose slowest stage takes ``longest_s`` at most.
+    ``pipeline_s`` is the least time in the pipeline (inf where no split fits), ``rest_s`` the least time outside it.
+    Both hold for answers under the incumbent, whose slowest stage takes ``longest_s`` at most.
     """
 
     bound_s: Array
@@ -56,9 +56,7 @@ def split_bounds(problem: Problem, strategies: Strategies, floor_s: Array, incum
         size = max(1, _CELLS // (group.pp * _most_layers(problem.model.num_layers, group.pp)))
         for start in range(0, len(where), size):
             at = where[start : start + size]
-            few = replace(
-                group, strategies=strategies.take(at), key=group.key[start : start + size]
-            )
+            few = replace(group, strategies=strategies.take(at), key=group.key[start : start + size])
             rows = kind_rows(few)
             slowest = slowest_stage_s(rows)
             fits = np.isfinite(slowest)
@@ -130,9 +128,10 @@ def layer_times_s(rows: KindRows, kinds: list[int], most: int) -> Array:
     x = np.arange(1, most + 1, dtype=float)[None, None, :]
     extra_s, extra_bytes = _ends(rows, pp)
     scale = (1.0 + rows.fragmentation) * rows.flight.T  # [n, pp]
-    low = lambda table: table[kinds].min(axis=0)  # noqa: E731
-    state, saved, seconds = low(rows.state), low(rows.saved), low(rows.time)
-    room = rows.capacity - rows.fixed[:, None] - extra_bytes - (1.0 + rows.fragmentation) * low(rows.workspace)[:, None]
+    state, saved, seconds, repeat, scratch = (
+        table[kinds].min(axis=0) for table in (rows.state, rows.saved, rows.time, rows.again, rows.workspace)
+    )
+    room = rows.capacity - rows.fixed[:, None] - extra_bytes - (1.0 + rows.fragmentation) * scratch[:, None]
     over = state[:, None, None] * x + scale[:, :, None] * saved[:, None, None] * x - room[:, :, None]
     dropped = (rows.saved[kinds] - rows.boundary[kinds]).max(axis=0)[:, None] * scale
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -141,7 +140,7 @@ def layer_times_s(rows: KindRows, kinds: list[int], most: int) -> Array:
         again = np.ceil(again - 1e-9)  # mixed ranks recompute a share of each kind, which need not be whole
     can = (rows.group.strategies.recompute == FULL)[:, None, None] & (dropped[:, :, None] > 0.0)
     possible = (over <= 0.0) | (can & (again <= x))
-    total = extra_s[:, :, None] + seconds[:, None, None] * x + low(rows.again)[:, None, None] * np.where(can, again, 0.0)
+    total = extra_s[:, :, None] + seconds[:, None, None] * x + repeat[:, None, None] * np.where(can, again, 0.0)
     return np.where(np.broadcast_to(possible, (n, pp, most)), total, np.inf)
 
 
@@ -177,21 +176,22 @@ class Stage:
     ) -> Stage:
         """From the seconds of the slowest rank; ``rest`` is the traffic outside the pipeline.
 
-        What data parallelism hides depends on the slowest rank's passes; ``shares`` are the largest parts of its time that
-        forward and backward can be. A slower rank would hide more, but never as much as it costs: with more than one
-        micro-batch the seconds come back several times. Where that argument fails, the windows are the longest that an
-        answer under the incumbent may have.
+        What data parallelism hides depends on the slowest rank's passes; ``shares`` are the largest parts of its time
+        that forward and backward can be. A slower rank would hide more, but never as much as it costs: with more than
+        one micro-batch the seconds come back several times. Where that argument fails, the windows are the longest that
+        an answer under the incumbent may have.
         """
         group, pp = rows.group, rows.group.pp
         m = group.strategies.num_microbatches
         passes = [_summed(rows, table) for table in (rows.forward, rows.backward, rows.weight)]
         whole = sum(passes)
-        share = [np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) * (p / whole) for p in passes]
+        each = np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) / whole
+        forward, backward, weight = (each * p for p in passes)
         two = replace(
             group, counts=np.zeros((2, group.counts.shape[1])), ranks=np.array([0, pp - 1]),
             repeats=np.array([1.0, pp - 1.0]),
         )  # fmt: skip
-        parts, _ = step_s(two, Load(*share, np.zeros((2, len(m)))), rest)
+        parts, _ = step_s(two, Load(forward, backward, weight, np.zeros((2, len(m)))), rest)
         pipeline = parts.pop("compute") + parts.pop("recompute") + parts.pop("pp_bubble")
         parts["dp_comm"] = rest.tied
         outside = sum(parts.values())

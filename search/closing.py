@@ -101,10 +101,14 @@ class Closer:
                 break
         left = max(unit.bound_s, floor + unit.rest_s)
         if loads:
-            left = min(left, *(pipeline + max(unit.rest_s, loads.rest_above(params)) for pipeline, params in bands), math.inf)
+            left = min(
+                left, *(pipeline + max(unit.rest_s, loads.rest_above(params)) for pipeline, params in bands), math.inf
+            )
         return left if self.found.beats(left) else math.inf
 
-    def _solve(self, strategy: Strategy, uniform: bool, below: float, rest_s: float) -> tuple[Split | None, Estimate | None]:
+    def _solve(
+        self, strategy: Strategy, uniform: bool, below: float, rest_s: float
+    ) -> tuple[Split | None, Estimate | None]:
         """CP-SAT's split and the cost model's word on it, solved again with room to spare if it does not fit."""
         slack, answer, split = 0.0, None, None
         for _ in range(3):

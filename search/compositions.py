@@ -1,8 +1,8 @@
 """What a step costs outside the pipeline, by what the fullest rank may hold.
 
-Data parallel traffic and the optimizer go with the rank that has most parameters. Which loads a rank can have is a short
-list: whole numbers of layers of each kind, with or without the embedding or the head, within the time that an answer
-under the incumbent leaves. The least cost over that list bounds every split.
+Data parallel traffic and the optimizer go with the rank that has most parameters. Which loads a rank can have is a
+short list: whole numbers of layers of each kind, with or without the embedding or the head, within the time that an
+answer under the incumbent leaves. The least cost over that list bounds every split.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Compositions:
-    """Loads that a rank may have: ``params[c]`` parameters and ``rest_s[c]`` seconds outside the pipeline, ascending."""
+    """Loads that a rank may have, ascending: ``params[c]`` parameters, ``rest_s[c]`` seconds outside the pipeline."""
 
     params: Array
     rest_s: Array
@@ -87,7 +87,7 @@ def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> 
 
 
 def _gradients(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
-    """``step.gradient_times`` for one strategy under many loads (that one takes equal strategies to be equally loaded)."""
+    """``step.gradient_times`` for one strategy under many loads (that one takes equal strategies as equally loaded)."""
     out = {"forward": np.zeros(len(dense)), "backward": np.zeros(len(dense))}
     for comm in gradient_comms(group, dense, expert):
         size, stride = np.round(comm.size).astype(np.int64), np.round(comm.stride).astype(np.int64)

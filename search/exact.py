@@ -164,7 +164,9 @@ def _close(found: Found, closer: Closer, opened: Opened, clock: Clock, report: P
         if clock.expired or closer.solved >= MAX_SOLVES:
             found.open_bound_s = min(found.open_bound_s, bound)
             break
-        unit = Unit(units.strategies[i], bound, *(float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s)))
+        unit = Unit(
+            units.strategies[i], bound, *(float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s))
+        )
         found.open_bound_s = min(found.open_bound_s, closer.close(unit))
         report("split", found.step_s, bound)
 

@@ -175,8 +175,8 @@ def _any_layers(space: Space, rows: Strategies) -> NDArray[np.bool_]:
     keep = allowed(space, rows)
     for value in _layer_steps(space, rows) if space.axes.counts_layers else ():
         keep |= allowed(space, rows.replace(recompute_layers=value))
-    for value in space.constraints.values("recompute_layers"):
-        keep |= allowed(space, rows.replace(recompute_layers=int(value)))
+    for wished in space.constraints.values("recompute_layers"):
+        keep |= allowed(space, rows.replace(recompute_layers=int(wished)))
     return keep
 
 

@@ -56,9 +56,9 @@ def plan(
 
     ``model`` is a ``ModelSpec``, a Hugging Face ``config.json`` or a preset's name; ``cluster`` a ``Cluster`` or a
     profile, for ``num_gpus`` accelerators. ``runtime`` defaults to the launcher's. ``pins`` fix dimensions
-    (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least`` and ``most`` are limits. ``top`` counts the plan
-    and its runners-up. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials`` variations are
-    tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage URL.
+    (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least`` and ``most`` are limits. ``top`` counts the
+    plan and its runners-up. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials`` variations
+    are tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage URL.
 
     Raises:
         InputError: an input that cannot be used.
@@ -114,8 +114,8 @@ def estimate(
 ) -> Estimate:
     """The prediction for one strategy: a ``Strategy``, or settings such as ``"tp=8,pp=4,mbs=1,sp=on"``.
 
-    Settings left out follow the runtime's habits (sequence parallelism, ZeRO stage, recomputation, overlaps), dp and the
-    number of micro-batches follow from the cluster and the batch. Raises InputError naming what a strategy breaks.
+    Settings left out follow the runtime's habits (sequence parallelism, ZeRO stage, recomputation, overlaps), dp and
+    the number of micro-batches follow from the cluster and the batch. Raises InputError naming what a strategy breaks.
     """
     problem = read_problem(
         model, cluster, workload, num_gpus=num_gpus, runtime=runtime, launcher=get_launcher("generic")

@@ -73,7 +73,9 @@ def frontier(found: Found, pool: Pool, best: Estimate) -> tuple[ParetoPoint, ...
     points = [ParetoPoint(best.strategy, best.step_time_s, best.peak_memory_bytes, capacity - best.peak_memory_bytes)]
     if len(pool):
         least = np.minimum.accumulate(np.concatenate([[np.inf], pool.peak_bytes]))[:-1]
-        on = np.flatnonzero((pool.peak_bytes < np.minimum(least, best.peak_memory_bytes)) & (pool.step_s > best.step_time_s))
+        on = np.flatnonzero(
+            (pool.peak_bytes < np.minimum(least, best.peak_memory_bytes)) & (pool.step_s > best.step_time_s)
+        )
         for i in _thinned(on):
             peak = float(pool.peak_bytes[i])
             points.append(ParetoPoint(pool.strategies[int(i)], float(pool.step_s[i]), peak, capacity - peak))

@@ -109,24 +109,24 @@ def _account(
 
 def knobs(space: Space, base: Strategy) -> Knobs:
     """What may be varied around a strategy, within the launcher's abilities and the request."""
-    can = lambda name: offers(space.launcher.capabilities, name) and not _wished(space, name)  # noqa: E731
     out = Knobs(base)
     whole = base.dp * base.cp
-    if base.zero > 0 and can("zero_group"):
+    if base.zero > 0 and _free(space, "zero_group"):
         out.zero_groups = [0, *(d for d in divisors(whole) if 1 < d < whole)]
         out.zero_groups = out.zero_groups if len(out.zero_groups) > 1 else []
     most = -(-space.problem.model.num_layers // base.pp)
-    if base.recompute == "full" and can("recompute_layers") and most > 1:
+    if base.recompute == "full" and _free(space, "recompute_layers") and most > 1:
         out.layers = list(range(1, most + 1))
     pressed = base.recompute != "none" or base.offload_optimizer > 0
-    out.offload = pressed and can("offload_optimizer")
+    out.offload = pressed and _free(space, "offload_optimizer")
     if base.pp > 1 and base.schedule != "dualpipe":
         out.chunks = base.pp * base.vpp
     return out
 
 
-def _wished(space: Space, name: str) -> bool:
-    return any(c.dimension == name for c in space.constraints.items)
+def _free(space: Space, name: str) -> bool:
+    """Whether the launcher offers more than one value of a dimension and the request has no word about it."""
+    return offers(space.launcher.capabilities, name) and all(c.dimension != name for c in space.constraints.items)
 
 
 def _neutral(index: int, k: Knobs) -> dict[str, Any]:

@@ -65,12 +65,12 @@ class KindRows:
     @property
     def first_s(self) -> Array:
         """Seconds of the embedding, ``[n]``."""
-        return self.time[self.num_kinds]
+        return np.asarray(self.time[self.num_kinds])
 
     @property
     def last_s(self) -> Array:
         """Seconds of head, loss and multi-token prediction, ``[n]``."""
-        return self.time[self.num_kinds + 1] + self.num_mtp * self.time[self.num_kinds + 2]
+        return np.asarray(self.time[self.num_kinds + 1] + self.num_mtp * self.time[self.num_kinds + 2])
 
 
 def kind_rows(group: Group) -> KindRows:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import Strategies
+from shardwise.costmodel.strategy import SCHEDULES, Strategies
 from shardwise.launchers.base import Launcher
 from shardwise.launchers.rule import Rule
 
-from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offers
+from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offered_names, offers
 from .constraints import Constraints
 
 EXACT_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved"})
@@ -100,11 +102,11 @@ class Space:
 
     def blocks(self) -> Iterator[Columns]:
         """Candidates in blocks of columns (knobs left out), rules applied; fills ``tally`` and ``late_rules``."""
+        free: set[str] | None = None
         for rows, below, pending in self._walked or self._branches():
-            if not self.late_rules:
-                self.late_rules = pending
+            if free is None:
                 free = self._free_switches(rows, pending)
-            block, _, self.late_rules = self._descend(lambda r: self.axes.switches(r, free), rows, below, pending)
+            block, _, self.late_rules = self._descend(partial(self.axes.switches, free=free), rows, below, pending)
             keep = fastest_switches(block)
             if keep.any():
                 self.tally.candidates += int(keep.sum())
@@ -151,7 +153,7 @@ class Space:
             each *= level(rows).mask.sum(axis=1)
         part = np.cumsum(each) // BLOCK
         edges = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
-        yield from (slice(a, b) for a, b in zip(edges, edges[1:], strict=False))
+        yield from (slice(a, b) for a, b in pairwise(edges))
 
     def below(self, mesh: Columns) -> NDArray[np.int64]:
         """Strategies below each row of a mesh, knobs included."""
@@ -170,7 +172,9 @@ class Space:
                 out.append(f"{name} is searched up to {axes.degree_limit(name)} ({why}); pin {name} to go beyond")
         if not wishes.touches("vpp"):
             out.append("virtual stages are searched where they divide the layers of a stage; pin vpp for others")
-        others = [s for s in self.launcher.capabilities.get("schedule", ()) if s not in EXACT_SCHEDULES]
+        others = [
+            s for s in offered_names(self.launcher.capabilities, "schedule", SCHEDULES) if s not in EXACT_SCHEDULES
+        ]
         if others:
             out.append(f"uneven layer splits are tried but not proven for schedules {', '.join(others)}")
         if breadth.hsdp and offers(self.launcher.capabilities, "zero_group") and not wishes.touches("zero_group"):
@@ -267,7 +271,7 @@ def fastest_switches(rows: Columns) -> NDArray[np.bool_]:
         for high in range(8):
             if low != high and low & high == low:
                 beaten[:, low] |= have[:, high]
-    return ~beaten[family, code]
+    return np.asarray(~beaten[family, code])
 
 
 def as_strategies(rows: Columns) -> Strategies:

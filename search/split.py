@@ -78,9 +78,7 @@ def solve_split(
 class _Model:
     """The CP-SAT model of one strategy."""
 
-    def __init__(
-        self, problem: Problem, rows: KindRows, strategy: Strategy, uniform: bool, slack_bytes: float
-    ) -> None:
+    def __init__(self, problem: Problem, rows: KindRows, strategy: Strategy, uniform: bool, slack_bytes: float) -> None:
         from ortools.sat.python import cp_model
 
         self._cp = cp_model

@@ -109,7 +109,7 @@ def _beyond(found: Found, name: str, value: int) -> list[int]:
     """The next value of a degree that the space does not hold, to say what keeps it out."""
     problem = found.problem
     whole = {"ep": problem.cluster.num_gpus, "micro_batch_size": problem.workload.global_batch_size}
-    if name == "ep" and not problem.model.is_moe or name in ("etp", "vpp", "zero_group"):
+    if (name == "ep" and not problem.model.is_moe) or name in ("etp", "vpp", "zero_group"):
         return []
     return [d for d in divisors(whole.get(name, problem.cluster.num_gpus)) if d > value][:1]
 
@@ -233,7 +233,7 @@ def _mode_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
     options: list[tuple[float, Strategy]] = [(t, s) for t, s in found.splits if getattr(s, name) == other]
     for part in found.opened:
         options += _best_of(part.take(getattr(part.strategies, name) == code))
-    if name == "recompute" and other == "none" or name == "offload_optimizer" and other == 0.0:
+    if (name == "recompute" and other == "none") or (name == "offload_optimizer" and other == 0.0):
         c = found.candidates
         fits = np.flatnonzero(c.fits)
         if len(fits):
@@ -250,7 +250,8 @@ def _switch_notch(found: Found, best: Estimate, name: str) -> Notch | None:
     other = not getattr(s, name)
     if (name == "tp_overlap" and s.tp == 1) or (name == "ep_overlap" and s.ep == 1):
         return None
-    flipped = replace(s, **{name: other})
+    changed: dict[str, Any] = {name: other}
+    flipped = replace(s, **changed)
     broken = violations(found.problem, flipped, found.space.rules)
     if broken:
         return Notch(name, not other, other, None, None, str(broken[0]))
