@@ -43,6 +43,10 @@ class SplitBounds:
     rest_s: Array
     longest_s: Array
 
+    def take(self, where: Ints) -> SplitBounds:
+        """The rows that an index array selects."""
+        return SplitBounds(self.bound_s[where], self.pipeline_s[where], self.rest_s[where], self.longest_s[where])
+
 
 def split_bounds(problem: Problem, strategies: Strategies, floor_s: Array, incumbent_s: float) -> SplitBounds:
     """Bounds over every layer split and number of recomputed layers; ``floor_s`` are bounds already known.

@@ -19,7 +19,7 @@ from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategies, Strategy
 
-from .bounds import split_bounds
+from .bounds import SplitBounds, split_bounds
 from .closing import Closer, Unit
 from .opening import Candidates, Opened, can_fit, candidates, open_candidates
 from .proof import TOLERANCE, Clock, Proof
@@ -27,6 +27,12 @@ from .space import Space
 
 FIRST_BATCH = 256
 """Candidates opened at once at first; each further batch is twice the last."""
+
+FIRST_DIVES = 4
+"""Pipelines closed right after the first batch is opened; one less with each further batch, at least one."""
+
+WORTH_REBOUNDING = 0.002
+"""A new incumbent this much faster makes the bounds of what is left worth computing again."""
 
 MAX_SOLVES = 400
 """Layer splits given to CP-SAT, at most, when no time limit is given: a limit that is the same on any machine."""
@@ -62,6 +68,11 @@ class Found:
         """Make a strategy that fits the incumbent if it is faster, or as fast in less memory."""
         if (step_s, peak_bytes) < (self.step_s, self.peak_bytes):
             self.best, self.step_s, self.peak_bytes = strategy, step_s, peak_bytes
+
+    def stop(self, reason: str, bound_s: float) -> None:
+        """Note that the search ends early, with something of this bound left."""
+        self.stopped_by = reason
+        self.open_bound_s = min(self.open_bound_s, bound_s)
 
     def beats(self, bound_s: float) -> bool:
         """Whether something with this bound might still be faster than the incumbent."""
@@ -114,29 +125,30 @@ def _take_real(found: Found) -> None:
 
 
 def _explore(found: Found, clock: Clock, report: Progress, splits: bool) -> None:
-    """Open candidates by their bound until none is under the incumbent, closing the pipelines among them as they come.
+    """Open candidates by their bound until none is under the incumbent, then close the pipelines still open.
 
-    Early answers matter: they decide how much is left to open.
+    Early answers decide how much is left to do, so the most promising pipelines of each batch are closed at once.
     """
     c, closer = found.candidates, Closer(found)
     order = np.argsort(c.bound_s, kind="stable")
-    start, size = 0, FIRST_BATCH
+    start, size, dives = 0, FIRST_BATCH, FIRST_DIVES
+    waiting: list[Opened] = []
     while start < len(order):
         batch = order[start : start + size]
         batch = batch[c.bound_s[batch] < found.step_s]
         if not len(batch):
             break
-        stop = "time limit" if clock.expired else "split limit" if closer.solved >= MAX_SOLVES else None
-        if stop:
-            found.stopped_by = stop
-            found.open_bound_s = min(found.open_bound_s, float(c.bound_s[batch].min()))
+        if clock.expired:
+            found.stop("time limit", float(c.bound_s[batch].min()))
             break
         opened = open_candidates(found.space, c, batch[can_fit(found.space, c.strategies.take(batch))])
         take_opened(found, opened)
         report("opened", found.step_s, float(c.bound_s[batch].min()))
         if splits:
-            _close(found, closer, opened, clock, report)
-        start, size = start + size, size * 2
+            waiting.append(_close(found, closer, opened, clock, report, dives))
+        start, size, dives = start + size, size * 2, max(1, dives - 1)
+    if waiting:
+        _close(found, closer, Opened.concatenate(waiting), clock, report)
     found.solved = closer.solved
 
 
@@ -151,24 +163,42 @@ def take_opened(found: Found, opened: Opened) -> None:
         found.offer(opened.strategies[i], float(opened.step_s[i]), float(opened.peak_bytes[i]))
 
 
-def _close(found: Found, closer: Closer, opened: Opened, clock: Clock, report: Progress) -> None:
-    """CP-SAT on every opened pipeline whose tight bound is under the incumbent, best bound first."""
-    units = opened.take((opened.strategies.pp > 1) & (opened.bound_s < found.step_s))
-    if not len(units):
-        return
-    tight = split_bounds(found.problem, units.strategies, units.bound_s, found.step_s)
-    for i in np.argsort(tight.bound_s, kind="stable").tolist():
-        bound = float(tight.bound_s[i])
-        if not found.beats(bound):
-            break
-        if clock.expired or closer.solved >= MAX_SOLVES:
-            found.open_bound_s = min(found.open_bound_s, bound)
-            break
-        unit = Unit(
-            units.strategies[i], bound, *(float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s))
-        )
-        found.open_bound_s = min(found.open_bound_s, closer.close(unit))
-        report("split", found.step_s, bound)
+def _close(
+    found: Found, closer: Closer, opened: Opened, clock: Clock, report: Progress, most: int | None = None
+) -> Opened:
+    """CP-SAT on the opened pipelines whose tight bound is under the incumbent, best bound first.
+
+    Closes ``most`` of them (all without it) and returns those left open.
+    """
+    closed = 0
+    while True:
+        opened, tight = _open_pipelines(found, opened)
+        incumbent = found.step_s
+        for i in range(len(opened)):
+            bound = float(tight.bound_s[i])
+            if closed == most or not found.beats(bound):
+                return opened.take(np.arange(i, len(opened)))
+            if clock.expired or closer.solved >= MAX_SOLVES:
+                found.stop("time limit" if clock.expired else "split limit", bound)
+                return opened.take(np.arange(0))
+            unit = (float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s))
+            found.open_bound_s = min(found.open_bound_s, closer.close(Unit(opened.strategies[i], bound, *unit)))
+            closed += 1
+            report("split", found.step_s, bound)
+            if found.step_s < incumbent * (1.0 - WORTH_REBOUNDING):
+                break
+        else:
+            return opened.take(np.arange(0))
+        opened = opened.take(np.arange(i + 1, len(opened)))
+
+
+def _open_pipelines(found: Found, opened: Opened) -> tuple[Opened, SplitBounds]:
+    """The pipelines whose tight bound is under the incumbent of now, best first, with their bounds."""
+    opened = opened.take((opened.strategies.pp > 1) & (opened.bound_s < found.step_s))
+    tight = split_bounds(found.problem, opened.strategies, opened.bound_s, found.step_s)
+    order = np.argsort(tight.bound_s, kind="stable")
+    order = order[: int(np.searchsorted(tight.bound_s[order], found.step_s))]
+    return opened.take(order), tight.take(order)
 
 
 def with_split(problem: Problem, strategy: Strategy) -> Strategy:
