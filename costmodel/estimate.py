@@ -183,6 +183,11 @@ def assumptions(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
     out = [*model.assumptions, *problem.cluster.assumptions]
     if not runtime.measured:
         out.append(f"runtime {runtime.name}: no published run stands behind its figures")
+    if problem.attention_kernel != runtime.attention_kernel:
+        device = problem.cluster.accelerator.name
+        out.append(
+            f"attention kernel {problem.attention_kernel}: {device} has no figures for {runtime.attention_kernel}"
+        )
     if model.is_moe and workload.expert_imbalance == 1.0:
         out.append("tokens are spread evenly over the experts (expert_imbalance 1)")
     padded = int(problem.padded_vocabulary(np.array([strategy.tp]))[0])
@@ -258,8 +263,9 @@ def _step_traffic(group: Group, rank: int) -> Iterator[_RowT]:
     nbytes = tokens * problem.model.hidden_size * problem.activation_bytes
     stride = int(s.tp[0] * s.cp[0] * s.dp[0])
     m, v, p = float(s.num_microbatches[0]), group.vpp, group.pp
-    boundaries = v if 0 < rank < p - 1 or v > 1 else 1
-    yield "pp", "p2p", 2, stride, nbytes, 2.0 * m * boundaries
+    # A rank sends each chunk's output forward and its input's gradient back, but for the two ends of the model.
+    ends = int(rank == 0) + int(rank == p - 1)
+    yield "pp", "p2p", 2, stride, nbytes, (2.0 * v - ends) * m
     if problem.model.tied_embeddings and rank in (0, p - 1):
         width = problem.model.embedding_dim or problem.model.hidden_size
         table = float(problem.padded_vocabulary(s.tp)[0] / s.tp[0]) * width * problem.runtime.grad_comm_bytes

@@ -21,6 +21,7 @@ from .operators import (
     rank_parameters,
     saved_bytes,
     shard,
+    stream_rate,
 )
 from .problem import Array, Ints, Problem
 from .recompute import selective_recompute
@@ -115,15 +116,25 @@ _STACKED = tuple(name for name in _Row.__slots__ if name != "comms")
 def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
     forward, backward, weight = layer_times(problem, kind, g)
     comms = tuple(layer_comms(problem, kind, g))
+    dense, expert = rank_parameters(kind, *(getattr(g.strategies, n).astype(np.float64) for n in ("tp", "ep", "etp")))
     f, b, w = _parts(forward), _parts(backward), _parts(weight)
+    w[PARTS.index("elementwise")] += accumulate_s(problem, dense + expert)
     _add_comms(problem, comms, g, f, b, w)
     _add_host(problem, kind, g, f, b, w)
     saved = saved_bytes(problem, kind, g)
     selective, freed = selective_recompute(problem, kind, g, forward, f[PARTS.index("tp_comm")])
-    dense, expert = rank_parameters(kind, *(getattr(g.strategies, n).astype(np.float64) for n in ("tp", "ep", "etp")))
     widest = max((op.out_features for op in _column_linears(kind)), default=0)
     workspace = 2.0 * problem.activation_bytes * widest / g.strategies.tp * g.tokens
     return _Row(f, b, w, selective, saved, saved - freed, boundary_bytes(problem, g), workspace, dense, expert, comms)
+
+
+def accumulate_s(problem: Problem, parameters: Array) -> Array:
+    """Seconds per micro-batch to add weight gradients to the accumulated ones: read and write them.
+
+    The 16-bit result that the GEMM's own traffic counts already is left out.
+    """
+    moved = max(0.0, 2.0 * problem.runtime.grad_memory_bytes - problem.activation_bytes)
+    return parameters * moved / stream_rate(problem)
 
 
 def _column_linears(kind: LayerKind) -> Iterable[Linear]:
@@ -225,6 +236,7 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
     shapes = ((g.tokens, rows, columns), (g.tokens, columns, rows), (columns, rows, g.tokens))
     for target, shape in zip((f, b, w), shapes, strict=True):
         target[part] = acc.gemm_time_s(*shape, dtype) / runtime.gemm_scale
+    w[part] += accumulate_s(problem, vocabulary * width / tp)
     logits = g.tokens * vocabulary / (tp if runtime.loss_parallel else 1.0)
     stream = logits * runtime.loss_bytes_per_logit / (acc.memory_bytes_per_s * acc.memory_efficiency)
     f[part] += stream / 2.0

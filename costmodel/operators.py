@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.hardware_profiles.accelerator import visible_keys
+from shardwise.hardware_profiles.accelerator import misalignment, visible_keys
 
 from .model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, Moe, RecurrentCore, Split
 from .problem import Array, Ints, Problem
@@ -51,11 +51,11 @@ def linear_times(
     acc, dtype = problem.cluster.accelerator, problem.wide_dtype if wide else problem.gemm_dtype
     n = op.out_features / (tp if op.split is Split.COLUMN else 1.0)
     k = op.in_features / (tp if op.split is Split.ROW else 1.0)
-    scale = problem.runtime.gemm_scale
+    scale = misalignment(n, k) / problem.runtime.gemm_scale
     return (
-        acc.gemm_time_s(tokens, n, k, dtype) / scale,
-        acc.gemm_time_s(tokens, k, n, dtype) / scale,
-        acc.gemm_time_s(k, n, tokens, dtype) / scale,
+        acc.gemm_time_s(tokens, n, k, dtype) * scale,
+        acc.gemm_time_s(tokens, k, n, dtype) * scale,
+        acc.gemm_time_s(k, n, tokens, dtype) * scale,
     )
 
 
@@ -68,8 +68,9 @@ def expert_times(problem: Problem, moe: Moe, g: Geometry) -> tuple[Array, Array,
     for op in moe.expert.linears:
         n = op.out_features / (s.etp if op.split is Split.COLUMN else 1)
         k = op.in_features / (s.etp if op.split is Split.ROW else 1)
+        scale = misalignment(n, k) / problem.runtime.grouped_gemm_scale
         for i, (a, b, c) in enumerate(((rows, n, k), (rows, k, n), (k, n, rows))):
-            total[i] = total[i] + acc.gemm_time_s(a, b, c, dtype, local) / problem.runtime.grouped_gemm_scale
+            total[i] = total[i] + acc.gemm_time_s(a, b, c, dtype, local) * scale
     return total[0], total[1], total[2]
 
 
@@ -85,7 +86,7 @@ def core_times(problem: Problem, core: AttentionCore | RecurrentCore, g: Geometr
     acc, s = problem.cluster.accelerator, g.strategies
     heads = s.micro_batch_size * (core.num_heads / s.tp) / s.cp
     index = s.micro_batch_size * (core.indexer_heads / s.cp)
-    kernel, dtype = problem.runtime.attention_kernel, problem.wide_dtype
+    kernel, dtype, passes = problem.attention_kernel, problem.wide_dtype, problem.runtime.unfused_passes_factor
     out = []
     for backward in (False, True):
         seconds = np.zeros(len(s))
@@ -93,7 +94,7 @@ def core_times(problem: Problem, core: AttentionCore | RecurrentCore, g: Geometr
             causal = view.causal and problem.runtime.attention_causal_skip
             shape = (view.queries, view.keys, core.qk_head_dim, core.v_head_dim)
             seconds = seconds + acc.attention_time_s(
-                kernel, heads * view.repeats, *shape, causal, backward, dtype, window=view.window
+                kernel, heads * view.repeats, *shape, causal, backward, dtype, window=view.window, passes=passes
             )
         if core.indexer_heads:
             whole = _dense_view(core, problem.workload.sequence_length)
@@ -150,8 +151,7 @@ def scan_flops_per_token(core: RecurrentCore, tp: Array | Ints) -> Array:
 
 def _scan_times(problem: Problem, core: RecurrentCore, g: Geometry) -> tuple[Array, Array]:
     acc = problem.cluster.accelerator
-    law = acc.attention.get(problem.runtime.attention_kernel)
-    rate = acc.peak_flops[problem.wide_dtype] * SCAN_RATE * (law.forward if law else 1.0)
+    rate = acc.peak_flops[problem.wide_dtype] * SCAN_RATE * acc.attention[problem.attention_kernel].forward
     compute = scan_flops_per_token(core, g.strategies.tp) * g.tokens / rate
     moved = 2.0 * problem.activation_bytes * core_width(core) / g.strategies.tp * g.tokens
     forward = np.maximum(compute, moved / (acc.memory_bytes_per_s * acc.memory_efficiency))
@@ -220,6 +220,10 @@ def elementwise_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
     inside = np.zeros(len(g.strategies))
     if kind.mixer is not None and kind.mixer.core is not None:
         inside = inside + 2.0 * core_width(kind.mixer.core) / tp * g.tokens
+        if isinstance(kind.mixer.core, RecurrentCore):
+            # The short convolution reads and writes its channels; the gated norm reads two and writes one.
+            core = kind.mixer.core
+            inside = inside + (2.0 * core.conv_channels + 3.0 * core.num_heads * core.value_dim) / tp * g.tokens
     for mlp in (kind.mlp, kind.moe.shared if kind.moe else None):
         if mlp is not None:
             inside = inside + activation_width(mlp) / tp * g.tokens
@@ -245,7 +249,7 @@ def saved_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
     reads = 1 if kind.parallel_residual else len(blocks)
     mask = 1.0 if problem.runtime.dropout else 0.0
     # Each block: the residual stream its norm reads, the norm's output its first linear reads, and a dropout mask.
-    total = (reads * a + reads * q + mask * len(blocks)) * h * g.sharded_tokens
+    total = (reads * a + mask * len(blocks)) * h * g.sharded_tokens + reads * q * h * input_tokens(problem, g)
     if kind.mixer is not None:
         total = total + _mixer_saved(problem, kind.mixer, g)
     for mlp in (kind.mlp, kind.moe.shared if kind.moe else None):
@@ -259,6 +263,11 @@ def saved_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
         total = total + 8.0 * moe.num_experts * g.sharded_tokens
         total = total + sum(q * op.in_features for op in moe.latent_linears) * g.sharded_tokens
     return total * problem.runtime.activation_scale
+
+
+def input_tokens(problem: Problem, g: Geometry) -> Array:
+    """Tokens whose column-split inputs are kept: a rank's shard, or all of the TP group's."""
+    return g.sharded_tokens if problem.runtime.sp_regather else g.tokens
 
 
 def _mixer_saved(problem: Problem, mixer: Mixer, g: Geometry) -> Array:
@@ -284,7 +293,7 @@ def score_bytes(problem: Problem, core: AttentionCore | RecurrentCore, g: Geomet
     if isinstance(core, RecurrentCore):
         return np.zeros(len(g.strategies))
     rows = g.tokens * core.num_heads / g.strategies.tp
-    if problem.runtime.attention_kernel != "unfused":
+    if problem.attention_kernel != "unfused":
         return 4.0 * rows  # the log-sum-exp, FP32
     keys = problem.workload.sequence_length / core.compression
     return (SCORE_BYTES + (DROPPED_SCORE_BYTES if problem.runtime.dropout else 0.0)) * rows * keys

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.hardware_profiles.accelerator import Accelerator
 from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InputError
 
@@ -25,6 +26,19 @@ _GEMM_FALLBACK = {"fp16": "bf16", "fp32": "tf32", "fp8_block": "fp8", "mxfp8": "
 
 MEMORY_MARGIN = 0.05
 """Share of memory kept free by default: about the median error of predicted peaks on published runs."""
+
+
+KERNEL_FALLBACK = ("cudnn", "fa3", "fa2", "fa1", "vendor", "unfused")
+"""Attention kernel classes, each followed by what stands in for it on a device without it."""
+
+
+def nearest_kernel(kernel: str, accelerator: Accelerator) -> str:
+    """The kernel class itself where the device has figures for it, else the next one down."""
+    later = KERNEL_FALLBACK[KERNEL_FALLBACK.index(kernel) :]
+    for candidate in (*later, *KERNEL_FALLBACK):
+        if candidate in accelerator.attention:
+            return candidate
+    raise InputError(f"{accelerator.name}: attention: no figures for any kernel class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,11 @@ class Problem:
         """The 16-bit (or FP32) dtype that attention, the router and the output head run in."""
         dtype = self.workload.dtype
         return self._law("bf16" if dtype in LOW_PRECISION else dtype)
+
+    @property
+    def attention_kernel(self) -> str:
+        """The attention kernel class: the runtime's, or the nearest older one that the device has figures for."""
+        return nearest_kernel(self.runtime.attention_kernel, self.cluster.accelerator)
 
     @property
     def activation_bytes(self) -> float:

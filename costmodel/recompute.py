@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import LayerKind, Linear, Mixer, RecurrentCore, Split
+from .model import AttentionCore, LayerKind, Linear, Mixer, Mlp, RecurrentCore, Split
 from .operators import (
     Pass,
     activation_width,
     boundary_bytes,
+    input_tokens,
     linear_times,
     mlp_saved,
     routed_tokens,
@@ -22,7 +23,7 @@ from .operators import (
     score_bytes,
     stream_rate,
 )
-from .problem import Array, Problem
+from .problem import Array, Ints, Problem
 from .traffic import Geometry
 
 
@@ -35,14 +36,49 @@ def selective_recompute(
         # Flash kernels keep no scores: recomputing them runs the kernel's forward once more and frees nothing.
         return forward.attention, _scores(problem, kind, g) * problem.runtime.activation_scale
     if meaning == "every_other_op":
-        # Every other matrix multiplication is kept; the rest and all element-wise work run again.
-        freed = 0.5 * (saved_bytes(problem, kind, g) - boundary_bytes(problem, g))
-        return 0.5 * forward.gemm + forward.elementwise, freed
+        # Every second matrix multiplication's output is kept; the rest and all element-wise work run again.
+        kept = _second_outputs(problem, kind, g) * problem.runtime.activation_scale + boundary_bytes(problem, g)
+        return 0.5 * forward.gemm + forward.elementwise, np.maximum(0.0, saved_bytes(problem, kind, g) - kept)
     parts = [_norms(problem, kind, g), _expert_activation(problem, kind, g), _mla_up(problem, kind, g)]
     if not problem.model.is_moe:
         parts.append(_dense_mlp(problem, kind, g, tp_comm))
     seconds, freed = (np.sum([part[i] for part in parts], axis=0) for i in (0, 1))
     return seconds, freed * problem.runtime.activation_scale
+
+
+def _second_outputs(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
+    """Bytes of the attention output and of the 1st, 3rd, 5th … linear output: q, k, v, out, gate, up, down in turn.
+
+    Of a fused q-k-v or gate-up projection the parts count one by one, as the policy sees them unfused. Expert layers
+    count likewise, on routed tokens.
+    """
+    s, a = g.strategies, problem.activation_bytes
+    widths: list[tuple[float, Array]] = []
+    if kind.mixer is not None:
+        core = kind.mixer.core
+        for op in kind.mixer.linears:
+            parts = [float(op.out_features)]
+            if op.name == "qkv" and isinstance(core, AttentionCore):
+                kv = [core.num_kv_heads * core.qk_head_dim, core.num_kv_heads * core.v_head_dim]
+                parts = [float(op.out_features - sum(kv)), *map(float, kv)]
+            widths += [(w, g.tokens / s.tp if op.split is Split.COLUMN else g.sharded_tokens) for w in parts]
+    for mlp, tokens, tp, whole in _feed_forwards(problem, kind, g):
+        widths += [(float(mlp.width), tokens / tp)] * (2 if mlp.gated else 1) + [(float(mlp.in_features), whole)]
+    total = np.sum([width * tokens for width, tokens in widths[::2]], axis=0) if widths else np.zeros(len(s))
+    if kind.mixer is not None and kind.mixer.core is not None:
+        core_out = sum(op.in_features for op in kind.mixer.linears if op.split is Split.ROW)
+        total = total + core_out * g.tokens / s.tp
+    return np.asarray(a * total)
+
+
+def _feed_forwards(problem: Problem, kind: LayerKind, g: Geometry) -> list[tuple[Mlp, Array, Ints, Array]]:
+    """Feed-forward networks of a layer: network, tokens, what divides its width, and tokens of its output."""
+    s = g.strategies
+    out = [(m, g.tokens, s.tp, g.sharded_tokens) for m in (kind.mlp, kind.moe.shared if kind.moe else None) if m]
+    if kind.moe is not None:
+        routed = routed_tokens(problem, kind.moe, g)
+        out.append((kind.moe.expert, routed, s.etp, routed))
+    return out
 
 
 def _nothing(g: Geometry) -> tuple[Array, Array]:
@@ -52,7 +88,7 @@ def _nothing(g: Geometry) -> tuple[Array, Array]:
 
 def _scores(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
     core = kind.mixer.core if kind.mixer else None
-    if core is None or isinstance(core, RecurrentCore) or problem.runtime.attention_kernel != "unfused":
+    if core is None or isinstance(core, RecurrentCore) or problem.attention_kernel != "unfused":
         return np.zeros(len(g.strategies))
     return score_bytes(problem, core, g)
 
@@ -62,7 +98,8 @@ def _norms(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Array, Array
     blocks = 1 if kind.parallel_residual else int(kind.mixer is not None) + int(bool(kind.mlp or kind.moe))
     hidden = problem.model.hidden_size * g.sharded_tokens
     moved = 2.0 * blocks * hidden * problem.activation_bytes * problem.runtime.elementwise_bytes_factor
-    return moved / stream_rate(problem), problem.saved_input_bytes * blocks * hidden
+    kept = blocks * problem.model.hidden_size * input_tokens(problem, g)
+    return moved / stream_rate(problem), problem.saved_input_bytes * kept
 
 
 def _expert_activation(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Array, Array]:

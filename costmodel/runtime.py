@@ -48,6 +48,8 @@ class Runtime(BaseModel):
     attention_kernel: Literal["unfused", "fa1", "fa2", "fa3", "cudnn", "vendor"]
     attention_causal_skip: bool = True
     """Whether the kernel leaves out the masked half."""
+    unfused_passes_factor: NonNegative = 1.0
+    """Passes over the scores by unfused attention, over those of the device's law (fused scale, mask and softmax)."""
     elementwise_bytes_factor: NonNegative = 1.0
     """Bytes moved by norms, residuals, activations and rotary, over those of fully fused kernels."""
     loss_bytes_per_logit: NonNegative
@@ -114,6 +116,11 @@ class Runtime(BaseModel):
     """Saved activation bytes over those counted operator by operator."""
     param_memory_bytes: NonNegative = 2.0
     """Bytes per parameter of the copy that computes (0 where the only copy is the FP32 master, as in FSDP)."""
+    fsdp: bool = False
+    """FSDP's habits: ZeRO 2 reshards after each backward, and HSDP reduces across replicas after every micro-batch."""
+    sp_regather: bool = True
+    """Whether sequence parallelism keeps only its shard of a column-split layer's input and gathers it again in
+    backward (Megatron-LM), or keeps the gathered input (DTensor)."""
     optimizer_grad_bytes: NonNegative = 0.0
     """Bytes per gradient element of a copy that the optimizer keeps, sharded like its states."""
     loss_parallel: bool = True

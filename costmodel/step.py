@@ -200,8 +200,9 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
         inner = np.where(sharded > 0, shards, 1.0)
         replicas, once = np.asarray(whole / inner), np.where(whole > inner, 1.0, 0.0)
         near, far = stride.astype(np.float64), np.asarray(stride * inner)
-        # Every micro-batch under ZeRO 3, never again otherwise.
-        forward, backward = np.where(s.zero == 3, m, 1.0), np.where(s.zero == 3, m, 0.0)
+        # ZeRO 3 gathers before each use; FSDP's ZeRO 2 once per micro-batch, and its replicas meet as often.
+        forward, backward = np.where(s.zero >= (2 if runtime.fsdp else 3), m, 1.0), np.where(s.zero == 3, m, 0.0)
+        once = once * np.where((s.zero >= 2) & runtime.fsdp, m, 1.0)
         out += [
             Gradient(name, "all_reduce", grads / inner, replicas, far, once, "backward"),
             Gradient(name, "reduce_scatter", grads, shards, near, sharded * each, "backward"),
@@ -246,7 +247,7 @@ def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) 
     at = slow[None]
     f = np.take_along_axis(work.forward, at, axis=0)[0]
     b = np.take_along_axis(work.total, at, axis=0)[0] - f
-    passes = np.where(s.zero == 3, s.num_microbatches, 1).astype(np.float64)
+    passes = np.where(s.zero >= (2 if runtime.fsdp else 3), s.num_microbatches, 1).astype(np.float64)
     every = np.where(s.zero >= 2, s.num_microbatches, 1).astype(np.float64)
     buckets = np.maximum(1.0, group.layers.max())
     total = np.zeros(len(s))

@@ -90,8 +90,9 @@ def _tensor_comms(problem: Problem, kind: LayerKind, g: Geometry) -> Iterator[Co
         yield Comm("tp", "all_reduce", phase, nbytes, s.tp, one, plain, "gemm")
         yield Comm("tp", "all_gather", phase, nbytes, s.tp, one, sharded, "gemm")
         yield Comm("tp", "reduce_scatter", phase, nbytes, s.tp, one, sharded, "gemm")
-    # Inputs of column-split layers are gathered again for the weight gradient, under the data-gradient GEMM.
-    yield Comm("tp", "all_gather", BACKWARD, nbytes, s.tp, one, sharded, "dgrad")
+    if problem.runtime.sp_regather:
+        # Inputs of column-split layers are gathered again for the weight gradient, under the data-gradient GEMM.
+        yield Comm("tp", "all_gather", BACKWARD, nbytes, s.tp, one, sharded, "dgrad")
 
 
 def _context_comms(problem: Problem, core: AttentionCore, g: Geometry) -> Iterator[Comm]:

@@ -40,6 +40,15 @@ BACKWARD_FILL = 0.35
 """Share of the forward ``fill`` that backward needs; fits SimuMax timings of 4 to 128 heads on A100 and B200 best."""
 
 
+ALIGNED = 64
+"""Elements to whose multiples matrix kernels are tuned: 128 bytes of 16-bit elements (NVIDIA, Matrix Multiplication
+Background User's Guide, section 4)."""
+
+MISALIGNED = 1.25
+"""Time of a GEMM whose weight has a dimension that is no multiple of ``ALIGNED``, over an aligned one of the same size:
+published for BLOOM, where a hidden size divisible by 864 ran 27 % faster than 14400 (BigScience chronicles, tr11)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One number. Origins: ``datasheet``, ``published``, ``fitted``, ``measured``, ``derived`` or ``assumed``."""
@@ -179,18 +188,20 @@ class Accelerator:
         *,
         window: ArrayLike | None = None,
         sustained: bool = True,
+        passes: float = 1.0,
     ) -> Array:
         """Seconds of the attention core (no projections) of ``batch_heads`` = batch × query heads; arrays broadcast.
 
         Forward FLOPs are 2 · batch_heads · seq_q · visible · (qk_dim + v_dim). Backward recomputes the scores and has
         four more products: 2 · batch_heads · seq_q · visible · (3 qk_dim + 2 v_dim), 2.5 times forward at equal
         dimensions (FlashAttention-2, arXiv 2307.08691, section 4.1). ``causal`` aligns the last query with the last
-        key; ``window`` bounds the keys each query sees. The unfused class computes the full square whatever the mask.
+        key; ``window`` bounds the keys each query sees. The unfused class computes the full square whatever the mask,
+        and ``passes`` scales its passes over the scores.
         """
         law = self._attention_law(kernel)
         bh, sq, sk, dq, dv = (np.asarray(x, dtype=np.float64) for x in (batch_heads, seq_q, seq_k, qk_dim, v_dim))
         if law.softmax_passes_forward > 0.0:
-            return self._unfused_time_s(law, bh, sq, sk, dq, dv, backward, dtype, sustained)
+            return self._unfused_time_s(law, bh, sq, sk, dq, dv, backward, dtype, sustained, passes)
         skips = causal and law.causal_skip
         seen = visible_keys(sq, sk, skips, window if law.causal_skip else None)
         products = 3.0 * dq + 2.0 * dv if backward else dq + dv
@@ -211,6 +222,7 @@ class Accelerator:
         backward: bool,
         dtype: str,
         sustained: bool,
+        scale: float,
     ) -> Array:
         """Scores and weighted values as batched GEMMs over the full square, and the passes over the scores between."""
         scores = self.gemm_time_s(sq, sk, dq, dtype, bh, sustained=sustained)
@@ -222,7 +234,7 @@ class Accelerator:
         else:
             gemms = scores + values
         passes = law.softmax_passes_backward if backward else law.softmax_passes_forward
-        moved = passes * 2.0 * bh * sq * sk
+        moved = scale * passes * 2.0 * bh * sq * sk
         rate = law.backward if backward else law.forward
         return np.asarray(gemms / rate + moved / (self.memory_bytes_per_s * self.memory_efficiency))
 
@@ -246,6 +258,12 @@ class Accelerator:
         except KeyError:
             known = ", ".join(sorted(self.peak_flops))
             raise InputError(f"{self.name}: no peak for dtype {dtype!r}; it has {known}") from None
+
+
+def misalignment(*dims: ArrayLike) -> Array:
+    """Factor on the time of a GEMM with these weight dimensions: 1, or ``MISALIGNED`` if any is off the multiple."""
+    off = np.any(np.broadcast_arrays(*(np.mod(np.asarray(d, dtype=np.float64), ALIGNED) != 0 for d in dims)), axis=0)
+    return np.where(off, MISALIGNED, 1.0)
 
 
 def visible_keys(seq_q: ArrayLike, seq_k: ArrayLike, causal: bool, window: ArrayLike | None = None) -> Array:

@@ -44,7 +44,7 @@ def published_layout():
         "sp": total(kept, ("tp", "etp"), ("reduce_scatter", "all_gather")),
         "ep": total(recomputed, ("ep",), ("all_to_all",)),
         "dp": total(recomputed, ("dp", "edp"), ("all_reduce",)),
-        "pp": total(unsharded, ("pp",), ("p2p",)),
+        "pp": tuple(2 * x for x in total(unsharded, ("pp",), ("p2p",))),  # sent and received at the one boundary
     }
 
 
