@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategies, Strategy
@@ -33,8 +33,8 @@ __all__ = [
 Writer = Callable[[Problem, Strategy, LaunchSettings], dict[str, str]]
 ModelCheck = Callable[[Problem], None]
 
-_MODULES = ("generic", "megatron")
-"""Modules of this folder that define a ``LAUNCHER``; each is named like its launcher."""
+_NAMES = ("generic", "megatron", "megatron-deepspeed")
+"""Launchers: each is the ``LAUNCHER`` of the module of this folder with its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Launcher:
 
     ``capabilities`` lists for every dimension of a strategy the values the framework can express; ``own_rules`` are
     its rules beyond those and the universal ones. ``rank_order`` names the mesh axes from the fastest varying.
+    ``dtype_runtimes`` names the default runtime of precisions that the framework executes in another way.
     """
 
     name: str
@@ -53,6 +54,11 @@ class Launcher:
     rank_order: str
     writer: Writer
     model_check: ModelCheck
+    dtype_runtimes: Mapping[str, str] = field(default_factory=dict)
+
+    def runtime_for(self, dtype: str) -> str:
+        """Name of the runtime profile that the framework has by default for a precision."""
+        return self.dtype_runtimes.get(dtype, self.default_runtime)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -86,16 +92,16 @@ class Launcher:
 
 def list_launchers() -> list[str]:
     """Names of all launchers, sorted."""
-    return sorted(_MODULES)
+    return sorted(_NAMES)
 
 
 def get_launcher(name: str) -> Launcher:
     """A launcher by name. Raises UnknownNameError offering the nearest name."""
-    if name not in _MODULES:
-        near = difflib.get_close_matches(name, _MODULES, n=1)
+    if name not in _NAMES:
+        near = difflib.get_close_matches(name, _NAMES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UnknownNameError(f"launcher {name!r} is not known: expected one of {', '.join(list_launchers())}{hint}")
-    launcher = importlib.import_module(f"{__package__}.{name}").LAUNCHER
+    launcher = importlib.import_module(f"{__package__}.{name.replace('-', '_')}").LAUNCHER
     assert isinstance(launcher, Launcher)
     return launcher
 

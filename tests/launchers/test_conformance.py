@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 
 from shardwise.costmodel.runtime import load_runtime
 from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, SCHEDULES, Strategies, Strategy
+from shardwise.costmodel.workload import DTYPES
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
 from shardwise.launchers.base import Launcher, Range, get_launcher, list_launchers, universal_rules
 from shardwise.launchers.capability import FULL_CAPABILITIES
 from shardwise.launchers.ranks import rank_groups
 
-from .problems import LLAMA, MIXTRAL, QWEN, fitted, problem
+from .problems import GPT, LLAMA, MIXTRAL, QWEN, fitted, problem
 
-WRITERS = [name for name in list_launchers() if name != "generic"]
+WRITERS = {"megatron": [GPT, LLAMA, MIXTRAL, QWEN], "megatron-deepspeed": [GPT, "gpt-2-medium", "bloom-176b"]}
+"""The launchers that write files, and models that they can express."""
 
 
 @pytest.fixture(params=list_launchers())
@@ -29,8 +32,15 @@ def test_it_is_named_like_its_module_and_titled(launcher: Launcher) -> None:
     assert launcher.name in list_launchers() and launcher.title
 
 
-def test_its_default_runtime_is_shipped(launcher: Launcher) -> None:
-    assert load_runtime(launcher.default_runtime).name == launcher.default_runtime
+def test_its_default_runtimes_are_shipped(launcher: Launcher) -> None:
+    assert launcher.runtime_for("unheard-of") == launcher.default_runtime
+    for name in (launcher.default_runtime, *launcher.dtype_runtimes.values()):
+        assert load_runtime(name).name == name
+    assert set(launcher.dtype_runtimes) <= set(DTYPES)
+
+
+def test_every_launcher_that_writes_files_is_tested_on_models() -> None:
+    assert {*WRITERS, "generic"} == set(list_launchers())
 
 
 def test_its_capabilities_cover_every_dimension_with_known_values(launcher: Launcher) -> None:
@@ -87,19 +97,21 @@ def test_no_strategies_give_no_answers(launcher: Launcher) -> None:
 
 def test_render_refuses_what_the_rules_refuse(launcher: Launcher) -> None:
     with pytest.raises(InputError, match=r"world-size|write launch files"):
-        launcher.render(problem(), Strategy(tp=8, dp=2))
+        launcher.render(problem(GPT, sequence=2048), Strategy(tp=8, dp=2))
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("model_name", [LLAMA, MIXTRAL, QWEN])
+@pytest.mark.parametrize(("name", "model_name"), [(name, m) for name, models in WRITERS.items() for m in models])
 def test_its_files_are_the_same_every_time_and_parse(name: str, model_name: str) -> None:
-    p = problem(model_name)
-    s = fitted(p, tp=2, sp=True, pp=2)
+    p = problem(model_name, sequence=1024)
+    has_sp = True in get_launcher(name).capabilities["sp"]
+    s = fitted(p, tp=2, sp=has_sp, pp=2, dp_overlap=has_sp)
     files = get_launcher(name).render(p, s)
     assert files == get_launcher(name).render(p, s)
     for file, text in files.items():
         assert text.endswith("\n") and not text.endswith("\n\n"), file
         assert "\t" not in text and "\r" not in text
+        if file.endswith(".json"):
+            json.loads(text)
         if file.endswith(".sh"):
             done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
             assert done.returncode == 0, (file, done.stderr)

@@ -1,0 +1,45 @@
+"""BigScience's Megatron-DeepSpeed, which trained BLOOM: what it can express, its rules, and its launch files."""
+
+from __future__ import annotations
+
+from .base import Launcher
+from .capability import FULL_CAPABILITIES, Values
+from .megatron_deepspeed_files import write_files
+from .megatron_deepspeed_model import check_model
+from .megatron_deepspeed_rules import megatron_deepspeed_rules
+
+_CAPABILITIES: dict[str, Values] = {
+    **FULL_CAPABILITIES,
+    # Its Megatron is of 2021: no sequence or context parallelism, no overlap of tensor traffic, no experts.
+    "sp": (False,),
+    "cp": (1,),
+    "cp_comm": ("p2p",),
+    "ulysses": (1,),
+    "tp_overlap": (False,),
+    "ep": (1,),
+    "etp": (1,),
+    "ep_overlap": (False,),
+    # DeepSpeed's pipeline engine runs even without a pipeline: one chunk per rank, one forward one backward, gradients
+    # reduced after the last micro-batch, optimizer states divided at most.
+    "vpp": (1,),
+    "schedule": ("1f1b",),
+    "dp_overlap": (False,),
+    "zero": (0, 1),
+    "zero_group": (0,),
+    "offload_optimizer": (0.0,),
+    # Every layer is a checkpoint or none is.
+    "recompute": ("none", "full"),
+    "recompute_layers": (-1,),
+}
+
+LAUNCHER = Launcher(
+    name="megatron-deepspeed",
+    title="Megatron-DeepSpeed (BigScience's fork, which trained BLOOM)",
+    default_runtime="megatron-deepspeed-bf16",
+    dtype_runtimes={"fp16": "megatron-deepspeed"},
+    capabilities=_CAPABILITIES,
+    own_rules=megatron_deepspeed_rules(),
+    rank_order="tp-cp-ep-dp-pp",
+    writer=write_files,
+    model_check=check_model,
+)

@@ -1,0 +1,88 @@
+"""What BigScience's Megatron-DeepSpeed enforces beyond arithmetic, or silently does otherwise.
+
+Each rule says where it comes from: ``parser`` (refused by argument validation), ``engine`` (DeepSpeed's pipeline engine
+or its optimizer) or ``kernel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.splits import even_split
+from shardwise.costmodel.strategy import Strategies, Strategy
+
+from .megatron_model import learned_positions
+from .rule import Allowed, Rule, as_allowed, divisors, everything, nearest
+
+_VENDORS = frozenset({"NVIDIA", "AMD"})
+
+LAYERS, LAYERS_AND_EMBEDDINGS = "type:transformer", "type:transformer|embedding"
+"""What DeepSpeed counts when it divides the model: layers, or layers with the embedding and the head."""
+
+
+def megatron_deepspeed_rules() -> tuple[Rule, ...]:
+    """Rules of Megatron-DeepSpeed in addition to the universal ones and the capability table."""
+    return (
+        # parser: max-position-embeddings must reach the sequence, and is the size of the learned table.
+        Rule("learned-positions", "{model} has {positions} learned positions, too few for {sequence} tokens",
+             lambda p, s: np.full(len(s), (learned_positions(p.model) or p.workload.sequence_length)
+                                  >= p.workload.sequence_length),
+             values=lambda p, s: {"positions": learned_positions(p.model)}),
+        # kernel: it runs on CUDA or ROCm.
+        Rule("accelerator", "Megatron-DeepSpeed has no kernels for {device} ({vendor})",
+             lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device),
+        # engine: an uneven division is left to a search whose result differs between DeepSpeed releases.
+        Rule("layer-partition", "DeepSpeed divides {layers} layers, or {blocks} with the embedding and the head, "
+             "evenly over the pipeline: pp = {pp} divides neither; the nearest pp that does is {hint}", _divisible,
+             values=_partition_values),
+        Rule("layer-partition-given", "DeepSpeed divides the layers itself: layers_per_stage = {layers_per_stage} is "
+             "not its {even}", everything, _as_divided, lambda p, s: {"even": _even(p, s)}),
+        # engine: the interval between checkpoints is one number for all stages.
+        Rule("recompute-every-layer", "Megatron-DeepSpeed recomputes every layer or none: recompute_per_stage = "
+             "{recompute_per_stage} leaves some out", everything, _every_layer),
+        # engine: the bf16 optimizer is its own ZeRO stage 1, and has no unsharded mode.
+        Rule("bf16-zero", "bf16 runs DeepSpeed's BF16 optimizer, which always divides its states over dp: use "
+             "zero = 1, not {zero}", lambda p, s: (s.zero == 1) | np.bool_(p.workload.dtype != "bf16")),
+    )  # fmt: skip
+
+
+def partition_method(problem: Problem, strategy: Strategy) -> str:
+    """DeepSpeed's ``partition_method`` that gives the strategy's split."""
+    return LAYERS if problem.model.num_layers % strategy.pp == 0 else LAYERS_AND_EMBEDDINGS
+
+
+def _device(problem: Problem, s: Strategy) -> Mapping[str, Any]:
+    return {"device": problem.cluster.accelerator.name, "vendor": problem.cluster.accelerator.vendor}
+
+
+def _divisible(problem: Problem, s: Strategies) -> Allowed:
+    layers = problem.model.num_layers
+    # The engine fails on a stage without a layer, as the first would be with one block a stage.
+    embedded = ((layers + 2) % s.pp == 0) & ((layers + 2) // s.pp >= 2)
+    return as_allowed((layers % s.pp == 0) | embedded)
+
+
+def _partition_values(problem: Problem, s: Strategy) -> Mapping[str, Any]:
+    layers = problem.model.num_layers
+    fitting = {*divisors(layers), *(d for d in divisors(layers + 2) if (layers + 2) // d >= 2)}
+    return {"blocks": layers + 2, "hint": nearest(s.pp, fitting)}
+
+
+def _even(problem: Problem, s: Strategy) -> tuple[int, ...]:
+    """The layers of each stage when everything that DeepSpeed counts is divided evenly.
+
+    With the embedding and the head counted, the first and the last stage hold a layer less than the others.
+    """
+    return even_split(problem.model.num_layers, max(s.pp, 1))
+
+
+def _as_divided(problem: Problem, s: Strategy) -> bool:
+    return s.layers_per_stage is None or s.layers_per_stage == _even(problem, s)
+
+
+def _every_layer(problem: Problem, s: Strategy) -> bool:
+    return s.recompute_per_stage is None or s.recompute_per_stage == _even(problem, s)
