@@ -78,6 +78,17 @@ class GatherLinear(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Sizes of multi-head latent attention; equal query and value widths let SDPA's CPU kernel run."""
+
+    q_rank: int = 192
+    kv_rank: int = 128
+    nope_dim: int = 48
+    rope_dim: int = 16
+    v_dim: int = 64
+
+
+@dataclass(frozen=True)
 class Sizes:
     """What a block is built from; ``sequence`` and ``batch`` shape its input."""
 
@@ -93,6 +104,8 @@ class Sizes:
     top_k: int = 0
     etp: int = 1
     shared_width: int = 0
+
+    latent: Latent | None = None
 
     @property
     def head_dim(self) -> int:
@@ -158,6 +171,36 @@ class LlamaAttention(nn.Module):
         return self.out(out.flatten(2))
 
 
+class LatentAttention(nn.Module):
+    """Multi-head latent attention in its training form: keys and values expanded, as in Megatron-Core."""
+
+    def __init__(self, sizes: Sizes, latent: Latent) -> None:
+        super().__init__()
+        s, m, g = sizes, latent, sizes.gather
+        self.latent, self.gather = latent, g
+        self.heads = s.heads // s.tp
+        self.q_down, self.kv_down = Linear(s.hidden, m.q_rank), Linear(s.hidden, m.kv_rank + m.rope_dim)
+        self.q_norm, self.kv_norm = RmsNorm(m.q_rank), RmsNorm(m.kv_rank)
+        self.q_up = Linear(m.q_rank, self.heads * (m.nope_dim + m.rope_dim), gather=g)
+        self.kv_up = Linear(m.kv_rank, self.heads * (m.nope_dim + m.v_dim), gather=g)
+        self.out = Linear(self.heads * m.v_dim, s.hidden, scatter=g)
+
+    def expand(self, q: Tensor, kv: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        m = self.latent
+        q = self.q_up(q).unflatten(-1, (self.heads, -1))
+        k, v = self.kv_up(kv).unflatten(-1, (self.heads, -1)).split([m.nope_dim, m.v_dim], -1)
+        shared = torch.cat([position] * self.gather, 1)[:, :, None].expand(-1, -1, self.heads, -1)
+        return q, torch.cat([k, shared], -1), v.contiguous()
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.latent
+        kv, position = self.kv_down(x).split([m.kv_rank, m.rope_dim], -1)
+        expanded = self.expand(self.q_norm(self.q_down(x)), self.kv_norm(kv), position)
+        q, k, v = (t.transpose(1, 2) for t in expanded)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
 class GatedMlp(nn.Module):
     """One matrix for gate and up, fused SwiGLU, down."""
 
@@ -175,7 +218,8 @@ class LlamaBlock(nn.Module):
     def __init__(self, sizes: Sizes, recompute_core: bool = False) -> None:
         super().__init__()
         self.norm1, self.norm2 = RmsNorm(sizes.hidden), RmsNorm(sizes.hidden)
-        self.attention = LlamaAttention(sizes, recompute_core)
+        latent = sizes.latent
+        self.attention = LatentAttention(sizes, latent) if latent else LlamaAttention(sizes, recompute_core)
         self.mlp = GatedMlp(sizes.hidden, sizes.width // sizes.tp, sizes.gather)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shardwise.costmodel.hf_families.deepseek import Latent, latent_attention
 from shardwise.costmodel.layers import LayerTable, layer_table
-from shardwise.costmodel.model import LayerKind, Linear, Mlp, ModelSpec, Moe, Split
+from shardwise.costmodel.model import LayerKind, Linear, Mixer, Mlp, ModelSpec, Moe, Split
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategies, Strategy
 
@@ -41,9 +42,18 @@ def model(s: Shape, gated: bool, layers: int = 1, vocabulary: int = 1024, tied: 
         moe = Moe(s.experts, s.top_k, Mlp(s.hidden, s.width, gated), router, shared)
     else:
         dense = Mlp(s.hidden, s.width, gated)
-    kind = LayerKind("block", cases.attention(s.hidden, s.heads, s.kv_heads), dense, moe, cases.norms(s.hidden))
+    kind = LayerKind("block", mixer(s), dense, moe, cases.norms(s.hidden))
     head = cases.norms(s.hidden, 1)
     return ModelSpec("real", s.hidden, vocabulary, (kind,), (0,) * layers, tied_embeddings=tied, head_extras=head)
+
+
+def mixer(s: Shape) -> Mixer:
+    """Latent attention where the shape has latents, else grouped queries."""
+    latent = getattr(s, "latent", None)
+    if latent is None:
+        return cases.attention(s.hidden, s.heads, s.kv_heads)
+    sizes = (latent.q_rank, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim)
+    return latent_attention(Latent(s.hidden, s.heads, *sizes))
 
 
 def problem(s: Shape, gated: bool, layers: int = 1, num_gpus: int = 8, batch: int = 0, **runtime: Any) -> Problem:

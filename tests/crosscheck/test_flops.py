@@ -61,6 +61,7 @@ def _uncausal(kind: LayerKind) -> LayerKind:
 CASES = [
     ("LlamaBlock", {}, True),
     ("LlamaBlock", {"kv_heads": 4, "width": 1024, "sequence": 96}, True),
+    ("LlamaBlock", {"latent": True}, True),
     ("GptBlock", {"width": 2048}, False),
     ("MoeBlock", {"width": 256, "experts": 8, "top_k": 2, "kv_heads": 4}, True),
     ("MoeBlock", {"width": 256, "experts": 8, "top_k": 3, "shared_width": 512}, True),
@@ -70,7 +71,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "sizes", "gated"), CASES)
 def test_block(blocks, name, sizes, gated):
     """To the last FLOP, forward and backward: every matrix product once forward, twice backward."""
-    s = blocks.Sizes(**sizes)
+    s = blocks.Sizes(**{**sizes, "latent": blocks.Latent() if "latent" in sizes else None})
     forward, backward = counted(getattr(blocks, name)(s), hidden_states(s, name == "GptBlock"))
     model = full_square(specs.model(s, gated))
     expected = kind_flops_per_token(model.kinds[0], s.sequence) * s.batch * s.sequence

@@ -103,10 +103,12 @@ def test_messages_of_inner_ranks(name, ours, chunks):
     assert messages_predicted(ours, 4, chunks, 8, rank=1) == messages_sent(name, 4, chunks, 8)[1]
 
 
-@pytest.mark.xfail(
+ZB_V_ENDS = pytest.mark.xfail(
     strict=True,
-    reason="estimate counts as many messages on the first and last rank as inside: the ends send fewer",
+    reason="estimate counts the outer ranks of the V like inner ones: each of their chunks has one neighbour elsewhere",
 )
-@pytest.mark.parametrize(("name", "ours", "chunks"), MESSAGES)
+
+
+@pytest.mark.parametrize(("name", "ours", "chunks"), [*MESSAGES[:2], pytest.param(*MESSAGES[2], marks=ZB_V_ENDS)])
 def test_messages_of_the_first_rank(name, ours, chunks):
     assert messages_predicted(ours, 4, chunks, 8, rank=0) == messages_sent(name, 4, chunks, 8)[0]

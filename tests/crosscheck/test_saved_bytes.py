@@ -49,6 +49,14 @@ def test_llama_block(blocks, kv_heads, tp, sp):
 
 
 @pytest.mark.parametrize(("tp", "sp"), DEGREES)
+def test_block_with_latent_attention(blocks, tp, sp):
+    """Latents and their norms on each rank whole (or sequence-sharded), expanded queries, keys and values by head."""
+    s = blocks.Sizes(tp=tp, sp=sp, latent=blocks.Latent())
+    expected = specs.kept(s, gated=True)
+    assert measured(blocks.LlamaBlock(s), s) == pytest.approx(expected.saved, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("tp", "sp"), DEGREES)
 def test_llama_block_with_its_attention_core_recomputed(blocks, tp, sp):
     """Flash attention keeps no scores, so recomputing the core gives back its row statistics and no more."""
     s = blocks.Sizes(kv_heads=4, tp=tp, sp=sp)
@@ -63,13 +71,9 @@ def test_llama_block_with_norms_and_mlp_recomputed(blocks, tp, sp):
     assert measured(blocks.ModuleRecomputeLlamaBlock(s), s) == pytest.approx(expected.selective, rel=TOLERANCE)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="recompute.selective_recompute frees half of what a layer keeps; the policy keeps a layer's input and the "
-    "outputs of attention and of every other matrix: a sixth less",
-)
 @pytest.mark.parametrize("width", [1408, 2048])
 def test_llama_block_with_every_other_op_recomputed(blocks, width):
+    """torchtitan's policy: a layer's input and the outputs of attention and of every other matrix are kept."""
     import torch
 
     from .tensors import selectively_saved_bytes
