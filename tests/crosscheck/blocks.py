@@ -11,13 +11,14 @@ and slicing (scatter), which keep nothing, as the real ones do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from .sizes import Latent, Sizes
 
 
 class FusedRmsNorm(torch.autograd.Function):
@@ -75,46 +76,6 @@ class GatherLinear(torch.autograd.Function):
         whole = torch.cat([shard] * ctx.tp, ctx.dim)
         d_shard = (grad @ weight).chunk(ctx.tp, ctx.dim)[0]
         return d_shard, grad.flatten(0, -2).T @ whole.flatten(0, -2), None, None
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Sizes of multi-head latent attention; equal query and value widths let SDPA's CPU kernel run."""
-
-    q_rank: int = 192
-    kv_rank: int = 128
-    nope_dim: int = 48
-    rope_dim: int = 16
-    v_dim: int = 64
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a block is built from; ``sequence`` and ``batch`` shape its input."""
-
-    hidden: int = 512
-    heads: int = 8
-    kv_heads: int = 8
-    width: int = 1408
-    sequence: int = 128
-    batch: int = 2
-    tp: int = 1
-    sp: bool = False
-    experts: int = 0
-    top_k: int = 0
-    etp: int = 1
-    shared_width: int = 0
-
-    latent: Latent | None = None
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
-
-    @property
-    def gather(self) -> int:
-        """Repetitions that make a norm region's tokens those of the whole TP group."""
-        return self.tp if self.sp else 1
 
 
 class Linear(nn.Module):

@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from .blocks import FusedSwiglu, RmsNorm
+from .sizes import Sizes
 
 
 class Attention(nn.Module):
@@ -45,7 +46,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, s: Any) -> None:
+    def __init__(self, s: Sizes) -> None:
         super().__init__()
         self.norm1, self.norm2 = RmsNorm(s.hidden), RmsNorm(s.hidden)
         self.attention, self.mlp = Attention(s.hidden, s.heads, s.kv_heads), FeedForward(s.hidden, s.width)
@@ -58,7 +59,7 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """``vocabulary`` rows, untied; ``wrap`` runs each layer (under a checkpoint, say)."""
 
-    def __init__(self, s: Any, layers: int, vocabulary: int) -> None:
+    def __init__(self, s: Sizes, layers: int, vocabulary: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, s.hidden)
         self.layers = nn.ModuleList(Block(s) for _ in range(layers))

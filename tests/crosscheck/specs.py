@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,26 +14,10 @@ from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from ..costmodel import cases
+from .sizes import Sizes
 
 
-class Shape(Protocol):
-    """What a block is built from: ``blocks.Sizes``, named here so that torch need not be imported."""
-
-    hidden: int
-    heads: int
-    kv_heads: int
-    width: int
-    sequence: int
-    batch: int
-    tp: int
-    sp: bool
-    experts: int
-    top_k: int
-    etp: int
-    shared_width: int
-
-
-def model(s: Shape, gated: bool, layers: int = 1, vocabulary: int = 1024, tied: bool = False) -> ModelSpec:
+def model(s: Sizes, gated: bool, layers: int = 1, vocabulary: int = 1024, tied: bool = False) -> ModelSpec:
     """A model of blocks of this shape: experts where it has any, else a dense network."""
     dense = moe = None
     if s.experts:
@@ -47,16 +31,16 @@ def model(s: Shape, gated: bool, layers: int = 1, vocabulary: int = 1024, tied: 
     return ModelSpec("real", s.hidden, vocabulary, (kind,), (0,) * layers, tied_embeddings=tied, head_extras=head)
 
 
-def mixer(s: Shape) -> Mixer:
+def mixer(s: Sizes) -> Mixer:
     """Latent attention where the shape has latents, else grouped queries."""
-    latent = getattr(s, "latent", None)
+    latent = s.latent
     if latent is None:
         return cases.attention(s.hidden, s.heads, s.kv_heads)
     sizes = (latent.q_rank, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim)
     return latent_attention(Latent(s.hidden, s.heads, *sizes))
 
 
-def problem(s: Shape, gated: bool, layers: int = 1, num_gpus: int = 8, batch: int = 0, **runtime: Any) -> Problem:
+def problem(s: Sizes, gated: bool, layers: int = 1, num_gpus: int = 8, batch: int = 0, **runtime: Any) -> Problem:
     """The block under a runtime; eight H100s, unless told otherwise."""
     return cases.problem(
         model(s, gated, layers), "dgx-h100", num_gpus, batch or s.batch, s.sequence,
@@ -73,7 +57,7 @@ class Kept:
     boundary: float
 
 
-def kept(s: Shape, gated: bool, **runtime: Any) -> Kept:
+def kept(s: Sizes, gated: bool, **runtime: Any) -> Kept:
     """The layer table's three columns for this block and its degrees."""
     strategy = Strategy(tp=s.tp, sp=s.sp, etp=s.etp, micro_batch_size=s.batch)
     table: LayerTable = layer_table(problem(s, gated, **runtime), Strategies.of([strategy]))

@@ -12,6 +12,7 @@ from shardwise.costmodel.flops import kind_flops_per_token, model_flops_per_toke
 from shardwise.costmodel.model import AttentionCore, LayerKind, Mixer, ModelSpec
 
 from . import specs
+from .sizes import Latent, Sizes
 
 pytestmark = pytest.mark.crosscheck
 
@@ -71,7 +72,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "sizes", "gated"), CASES)
 def test_block(blocks, name, sizes, gated):
     """To the last FLOP, forward and backward: every matrix product once forward, twice backward."""
-    s = blocks.Sizes(**{**sizes, "latent": blocks.Latent() if "latent" in sizes else None})
+    s = Sizes(**{**sizes, "latent": Latent() if "latent" in sizes else None})
     forward, backward = counted(getattr(blocks, name)(s), hidden_states(s, name == "GptBlock"))
     model = full_square(specs.model(s, gated))
     expected = kind_flops_per_token(model.kinds[0], s.sequence) * s.batch * s.sequence
@@ -83,7 +84,7 @@ def test_model(blocks):
     """Embedding, layers and head; the embedding's look-up costs nothing."""
     from . import parallel
 
-    s, layers, vocabulary = blocks.Sizes(hidden=256, width=512, kv_heads=4, sequence=64), 2, 1024
+    s, layers, vocabulary = Sizes(hidden=256, width=512, kv_heads=4, sequence=64), 2, 1024
     real = parallel.Llama(s, layers, vocabulary).bfloat16()
     forward, backward = counted(real, torch_tokens(s, vocabulary))
     model = full_square(specs.model(s, True, layers, vocabulary))

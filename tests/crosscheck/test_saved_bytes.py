@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from . import specs
+from .sizes import Latent, Sizes
 
 pytestmark = pytest.mark.crosscheck
 
@@ -25,7 +26,7 @@ def blocks() -> ModuleType:
     return blocks
 
 
-def measured(block: Any, s: specs.Shape, sequence_first: bool = False, checkpointed: bool = False) -> int:
+def measured(block: Any, s: Sizes, sequence_first: bool = False, checkpointed: bool = False) -> int:
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -42,7 +43,7 @@ def measured(block: Any, s: specs.Shape, sequence_first: bool = False, checkpoin
 @pytest.mark.parametrize(("tp", "sp"), DEGREES)
 @pytest.mark.parametrize("kv_heads", [8, 4])
 def test_llama_block(blocks, kv_heads, tp, sp):
-    s = blocks.Sizes(kv_heads=kv_heads, tp=tp, sp=sp)
+    s = Sizes(kv_heads=kv_heads, tp=tp, sp=sp)
     expected = specs.kept(s, gated=True)
     assert measured(blocks.LlamaBlock(s), s) == pytest.approx(expected.saved, rel=TOLERANCE)
     assert measured(blocks.LlamaBlock(s), s, checkpointed=True) == expected.boundary
@@ -51,7 +52,7 @@ def test_llama_block(blocks, kv_heads, tp, sp):
 @pytest.mark.parametrize(("tp", "sp"), DEGREES)
 def test_block_with_latent_attention(blocks, tp, sp):
     """Latents and their norms on each rank whole (or sequence-sharded), expanded queries, keys and values by head."""
-    s = blocks.Sizes(tp=tp, sp=sp, latent=blocks.Latent())
+    s = Sizes(tp=tp, sp=sp, latent=Latent())
     expected = specs.kept(s, gated=True)
     assert measured(blocks.LlamaBlock(s), s) == pytest.approx(expected.saved, rel=TOLERANCE)
 
@@ -59,14 +60,14 @@ def test_block_with_latent_attention(blocks, tp, sp):
 @pytest.mark.parametrize(("tp", "sp"), DEGREES)
 def test_llama_block_with_its_attention_core_recomputed(blocks, tp, sp):
     """Flash attention keeps no scores, so recomputing the core gives back its row statistics and no more."""
-    s = blocks.Sizes(kv_heads=4, tp=tp, sp=sp)
+    s = Sizes(kv_heads=4, tp=tp, sp=sp)
     expected = specs.kept(s, gated=True, selective_recompute="attention_core")
     assert measured(blocks.LlamaBlock(s, recompute_core=True), s) == pytest.approx(expected.selective, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(("tp", "sp"), DEGREES)
 def test_llama_block_with_norms_and_mlp_recomputed(blocks, tp, sp):
-    s = blocks.Sizes(kv_heads=4, tp=tp, sp=sp)
+    s = Sizes(kv_heads=4, tp=tp, sp=sp)
     expected = specs.kept(s, gated=True, selective_recompute="norms_and_activations")
     assert measured(blocks.ModuleRecomputeLlamaBlock(s), s) == pytest.approx(expected.selective, rel=TOLERANCE)
 
@@ -78,7 +79,7 @@ def test_llama_block_with_every_other_op_recomputed(blocks, width):
 
     from .tensors import selectively_saved_bytes
 
-    s = blocks.Sizes(kv_heads=4, width=width)
+    s = Sizes(kv_heads=4, width=width)
     x = torch.randn(s.batch, s.sequence, s.hidden, dtype=torch.bfloat16, requires_grad=True)
     expected = specs.kept(s, gated=True, selective_recompute="every_other_op")
     assert selectively_saved_bytes(blocks.TitanBlock(s), x) == pytest.approx(expected.selective, rel=TOLERANCE)
@@ -106,7 +107,7 @@ def test_llama_block_under_dtensor(blocks, tp, sp):
     from . import comms, parallel
     from .tensors import saved_bytes
 
-    s = blocks.Sizes(kv_heads=4, tp=tp, sp=sp)
+    s = Sizes(kv_heads=4, tp=tp, sp=sp)
     with comms.fake_world(tp):
         mesh = init_device_mesh("cpu", (tp,))
         layer = parallel.tensor_parallel(parallel.Llama(s, 1, 64).bfloat16(), mesh, sp).layers[0]
@@ -120,7 +121,7 @@ def test_llama_block_under_dtensor(blocks, tp, sp):
 @pytest.mark.parametrize(("kernel", "dropout"), [("flash", 0.0), ("flash", 0.1), ("unfused", 0.0), ("unfused", 0.1)])
 def test_gpt_block(blocks, kernel, dropout, tp, sp):
     """Korthikanti et al. equations 1 and 2, each term a real tensor."""
-    s = blocks.Sizes(width=2048, tp=tp, sp=sp)
+    s = Sizes(width=2048, tp=tp, sp=sp)
     runtime = {"attention_kernel": "unfused" if kernel == "unfused" else "fa2", "dropout": dropout > 0}
     expected = specs.kept(s, gated=False, **runtime)
     block = blocks.GptBlock(s, kernel, dropout)
@@ -131,7 +132,7 @@ def test_gpt_block(blocks, kernel, dropout, tp, sp):
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_gpt_block_with_its_attention_core_recomputed(blocks, dropout, tp, sp):
     """Selective recomputation of Korthikanti et al., section 5: all that grows with the square of the sequence goes."""
-    s = blocks.Sizes(width=2048, tp=tp, sp=sp)
+    s = Sizes(width=2048, tp=tp, sp=sp)
     expected = specs.kept(s, gated=False, attention_kernel="unfused", dropout=dropout > 0)
     block = blocks.GptBlock(s, "unfused", dropout, recompute_core=True)
     assert measured(block, s, sequence_first=True) == pytest.approx(expected.selective, rel=TOLERANCE)
@@ -143,7 +144,7 @@ def test_gpt_block_with_its_attention_core_recomputed(blocks, dropout, tp, sp):
 @pytest.mark.parametrize("shared", [0, 512])
 def test_moe_block(blocks, shared, tp, sp, etp):
     """Router, dispatched inputs, and grouped experts with their weights applied before the down projection."""
-    s = blocks.Sizes(kv_heads=4, width=512, tp=tp, sp=sp, experts=8, top_k=2, etp=etp, shared_width=shared)
+    s = Sizes(kv_heads=4, width=512, tp=tp, sp=sp, experts=8, top_k=2, etp=etp, shared_width=shared)
     expected = specs.kept(s, gated=True)
     assert measured(blocks.MoeBlock(s), s) == pytest.approx(expected.saved, rel=TOLERANCE)
     assert measured(blocks.MoeBlock(s), s, checkpointed=True) == expected.boundary
@@ -152,7 +153,7 @@ def test_moe_block(blocks, shared, tp, sp, etp):
 @pytest.mark.parametrize(("tp", "sp"), [(1, False), (2, True)])
 def test_moe_block_with_its_activation_recomputed(blocks, tp, sp):
     """Megatron-Core's ``moe_act``: the input of the experts' down projection is not kept."""
-    s = blocks.Sizes(kv_heads=4, width=512, tp=tp, sp=sp, experts=8, top_k=2)
+    s = Sizes(kv_heads=4, width=512, tp=tp, sp=sp, experts=8, top_k=2)
     # The model recomputes the norms' outputs too, this block does not.
     norms = 2 * 2 * s.hidden * s.batch * s.sequence / (tp if sp else 1)
     expected = specs.kept(s, gated=True, selective_recompute="norms_and_activations").selective + norms

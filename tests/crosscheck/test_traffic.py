@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -14,31 +14,14 @@ from shardwise.costmodel.estimate import Traffic, estimate
 from shardwise.costmodel.strategy import Strategy
 
 from . import specs
+from .sizes import Sizes
 
 pytestmark = pytest.mark.crosscheck
 
 LAYERS, VOCABULARY = 3, 1024
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A Llama small enough for a second."""
-
-    hidden: int = 256
-    heads: int = 8
-    kv_heads: int = 4
-    width: int = 512
-    sequence: int = 32
-    batch: int = 2
-    tp: int = 1
-    sp: bool = False
-    experts: int = 0
-    top_k: int = 0
-    etp: int = 1
-    shared_width: int = 0
-
-
-SHAPE = Shape()
+SHAPE = Sizes(hidden=256, kv_heads=4, width=512, sequence=32)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +32,7 @@ def comms() -> ModuleType:
     return comms
 
 
-def predicted(strategy: Strategy, *parallelisms: str, shape: Shape = SHAPE, **runtime: Any) -> list[Traffic]:
+def predicted(strategy: Strategy, *parallelisms: str, shape: Sizes = SHAPE, **runtime: Any) -> list[Traffic]:
     """Rows of the traffic table for these parallelisms, under torchtitan's runtime unless told otherwise."""
     problem = specs.problem(
         shape, True, LAYERS, strategy.world_size, shape.batch * strategy.dp * strategy.num_microbatches,
@@ -382,7 +365,7 @@ def test_expert_dispatch(comms):
     """Two all-to-alls each way of top_k copies of every token."""
     import torch
 
-    ep, shape = 4, Shape(experts=8, top_k=2)
+    ep, shape = 4, replace(SHAPE, experts=8, top_k=2)
     tokens = shape.batch * shape.sequence
     with comms.fake_world(ep), comms.CommLog() as log:
         x = torch.randn(tokens, shape.hidden, dtype=torch.bfloat16, requires_grad=True)
