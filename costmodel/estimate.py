@@ -10,9 +10,8 @@ import numpy as np
 
 from .evaluate import capacity_bytes, single_group
 from .flops import MFU_CONVENTION, model_flops_per_token
-from .layers import layer_table
 from .problem import Array, Problem
-from .splits import check_split, rank_counts
+from .splits import check_split
 from .step import (
     Group,
     compute_parts,
@@ -24,7 +23,7 @@ from .step import (
     step_s,
     totals,
 )
-from .strategy import Strategies, Strategy
+from .strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +125,9 @@ def estimate(problem: Problem, strategy: Strategy) -> Estimate:
     Raises InputError when the split does not cover the model or an accelerator lacks a figure the workload needs. The
     launch rules are the launcher's to check.
     """
-    s = Strategies.of([strategy])
     if strategy.layers_per_stage is not None:
         check_split(strategy.layers_per_stage, problem.model, strategy.pp, strategy.vpp)
-    counts = rank_counts(problem, strategy.pp, strategy.vpp, strategy.schedule, strategy.layers_per_stage)
-    group = single_group(problem, layer_table(problem, s), s, counts)
+    group = single_group(problem, strategy)
     explicit = strategy.recompute_per_stage
     share = recompute_share(group, None if explicit is None else np.array(explicit))
     work = load(group, share)

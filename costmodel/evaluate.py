@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .layers import LayerTable, distinct, layer_table
+from .layers import distinct, layer_table
 from .problem import Array, Ints, Problem
-from .splits import rank_counts
+from .splits import chunk_counts
 from .step import SELECTIVE, Group, Load, Totals, load, memory_parts, parameters, recompute_share, step_s, totals
-from .strategy import SCHEDULES, Strategies
+from .strategy import SCHEDULES, Strategies, Strategy
 
 __all__ = ["Evaluation", "Problem", "capacity_bytes", "evaluate"]
 
@@ -71,8 +71,9 @@ def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Gro
     for where in np.split(order, edges):
         part = strategies.take(where)
         pp, vpp, schedule = int(part.pp[0]), int(part.vpp[0]), SCHEDULES[part.schedule[0]]
-        counts, ranks, repeats = _representatives(rank_counts(problem, pp, vpp, schedule))
-        yield where, Group(problem, table, part, inverse[where], counts, ranks, repeats, pp, vpp, schedule)
+        chunks = chunk_counts(problem, pp, vpp, schedule)
+        counts, ranks, repeats = _representatives(chunks.sum(axis=0))
+        yield where, Group(problem, table, part, inverse[where], counts, ranks, repeats, pp, vpp, schedule, chunks)
 
 
 def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
@@ -82,12 +83,13 @@ def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
     return counts[first[order]], first[order], repeats[order].astype(float)
 
 
-def single_group(problem: Problem, table: LayerTable, strategies: Strategies, counts: Array) -> Group:
-    """A group of one strategy with an explicit layer split."""
-    pp, vpp, schedule = int(strategies.pp[0]), int(strategies.vpp[0]), SCHEDULES[strategies.schedule[0]]
-    return Group(
-        problem, table, strategies, np.zeros(1, dtype=np.int64), counts, np.arange(pp), np.ones(pp), pp, vpp, schedule
-    )
+def single_group(problem: Problem, strategy: Strategy) -> Group:
+    """A group of one strategy on every pipeline rank, its explicit layer split honoured."""
+    s, pp, vpp = Strategies.of([strategy]), strategy.pp, strategy.vpp
+    table, key = layer_table(problem, s), np.zeros(1, dtype=np.int64)
+    chunks = chunk_counts(problem, pp, vpp, strategy.schedule, strategy.layers_per_stage)
+    ranks = np.arange(pp)
+    return Group(problem, table, s, key, chunks.sum(axis=0), ranks, np.ones(pp), pp, vpp, strategy.schedule, chunks)
 
 
 def _mean(group: Group, per_rank: Array) -> Array:
@@ -100,7 +102,7 @@ def _bound_s(group: Group, work: Load, rest: Totals) -> Array:
     selective = np.where(group.strategies.recompute == SELECTIVE, work.recompute, 0.0)
     mean = (_mean(group, x)[None] for x in (work.forward, work.backward, work.weight, selective))
     even = replace(group, counts=group.counts[:1], ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
-    return np.asarray(sum(step_s(even, Load(*mean), rest)[0].values()))
+    return np.asarray(sum(step_s(even, Load(*mean, np.zeros(len(group.strategies))), rest)[0].values()))
 
 
 def _least_memory(group: Group, parts: dict[str, Array], total: Array) -> Array:

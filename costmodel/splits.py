@@ -41,8 +41,11 @@ def check_split(layers: Sequence[int], model: ModelSpec, pp: int, vpp: int) -> N
         )
 
 
-def rank_counts(problem: Problem, pp: int, vpp: int, schedule: str, layers: Sequence[int] | None = None) -> Array:
-    """How many of each kind (layer kinds, embedding, head, MTP) each pipeline rank holds: ``[pp, kinds + 3]``."""
+def chunk_counts(problem: Problem, pp: int, vpp: int, schedule: str, layers: Sequence[int] | None = None) -> Array:
+    """How many of each kind (layer kinds, embedding, head, MTP) each virtual stage holds: ``[vpp, pp, kinds + 3]``.
+
+    The first axis is a rank's chunk in the order a micro-batch visits them, the second the pipeline rank.
+    """
     model = problem.model
     split = even_split(model.num_layers, pp * vpp) if layers is None else tuple(layers)
     kinds = len(model.kinds)
@@ -50,15 +53,20 @@ def rank_counts(problem: Problem, pp: int, vpp: int, schedule: str, layers: Sequ
     onehot[np.arange(1, model.num_layers + 1), model.layers] = 1.0
     running = np.cumsum(onehot, axis=0)
     edges = np.concatenate([[0], np.cumsum(split)])
-    per_chunk = running[edges[1:]] - running[edges[:-1]]
     ranks = np.array(chunk_ranks(pp, vpp, schedule))
-    counts = np.zeros((pp, kinds + 3))
-    np.add.at(counts[:, :kinds], ranks, per_chunk)
-    counts[ranks[0], kinds] += 1.0
-    counts[ranks[-1], kinds + 1] += 1.0
+    turns = np.arange(pp * vpp) // pp
+    counts = np.zeros((vpp, pp, kinds + 3))
+    counts[turns, ranks, :kinds] = running[edges[1:]] - running[edges[:-1]]
+    counts[0, ranks[0], kinds] += 1.0
+    counts[-1, ranks[-1], kinds + 1] += 1.0
     if problem.workload.train_mtp:
-        counts[ranks[-1], kinds + 2] += len(model.mtp)
+        counts[-1, ranks[-1], kinds + 2] += len(model.mtp)
     if schedule == "dualpipe":
         # Every rank holds a stage and its mirror image: two directions share the work (DeepSeek-V3, section 3.2.1).
-        counts = counts + counts[::-1]
+        counts = counts + counts[:, ::-1]
     return counts
+
+
+def rank_counts(problem: Problem, pp: int, vpp: int, schedule: str, layers: Sequence[int] | None = None) -> Array:
+    """How many of each kind each pipeline rank holds, all its chunks together: ``[pp, kinds + 3]``."""
+    return np.asarray(chunk_counts(problem, pp, vpp, schedule, layers).sum(axis=0))

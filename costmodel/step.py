@@ -51,6 +51,8 @@ class Group:
     pp: int
     vpp: int
     schedule: str
+    chunks: Array
+    """Kinds on each virtual stage, ``[vpp, pp, kind]``."""
 
     def per_rank(self, rows: Array) -> Array:
         """A table ``[kind, u]`` summed over each rank's layers: ``[rank, n]``."""
@@ -91,6 +93,8 @@ class Load:
     backward: Array
     weight: Array
     recompute: Array
+    stagger: Array
+    """Seconds per micro-batch, ``[n]``, that the slowest rank waits for others between its virtual stages."""
 
     @property
     def total(self) -> Array:
@@ -108,12 +112,27 @@ def load(group: Group, share: Array) -> Load:
         repeated[t.mtp] -= forward[t.head]  # the head is not inside a checkpointed layer
     selective = group.per_rank(t.selective) * (group.strategies.recompute == SELECTIVE)
     again = group.per_rank(repeated) * share + selective
-    return Load(
-        half * group.per_rank(forward),
-        half * group.per_rank(t.backward.sum(axis=0)),
-        half * group.per_rank(t.weight.sum(axis=0)),
-        half * again,
-    )
+    passes = [forward, t.backward.sum(axis=0), t.weight.sum(axis=0)]
+    parts = [half * group.per_rank(rows) for rows in passes]
+    base = np.sum(parts, axis=0)
+    longer = (base + half * again).max(axis=0) / base.max(axis=0)
+    stagger = np.take(stagger_s(group, np.sum(passes, axis=0)), group.key) * longer
+    return Load(parts[0], parts[1], parts[2], half * again, stagger)
+
+
+def stagger_s(group: Group, seconds: Array) -> Array:
+    """Seconds per micro-batch that uneven virtual stages add to an interleaved steady state, ``[u]``.
+
+    Ranks take turns: while one runs its k-th chunk the others run theirs, so a turn lasts as long as its slowest chunk.
+    The turns together exceed the slowest rank's own work unless every turn is paced by that rank. ``seconds``
+    ``[kind, u]``.
+    """
+    if group.schedule != "interleaved":
+        return np.zeros(seconds.shape[1])
+    turns, repeats = np.unique(group.chunks.reshape(group.vpp, -1), axis=0, return_counts=True)
+    each = turns.reshape(len(turns), group.pp, -1) @ seconds
+    paced = repeats @ each.max(axis=1)
+    return np.asarray(np.maximum(0.0, paced - (group.chunks.sum(axis=0) @ seconds).max(axis=0)))
 
 
 def pipeline_s(group: Group, work: Load) -> tuple[Array, Array, Ints]:
@@ -123,11 +142,9 @@ def pipeline_s(group: Group, work: Load) -> tuple[Array, Array, Ints]:
     busy = m * np.take_along_axis(work.total, slow[None], axis=0)[0]
     if group.pp == 1:
         return busy, np.zeros_like(busy), slow
-    return (
-        busy,
-        bubble_s(group.schedule, group.vpp, work.forward, work.backward + work.recompute, work.weight, group.repeats),
-        slow,
-    )
+    backward = work.backward + work.recompute
+    idle = bubble_s(group.schedule, group.vpp, work.forward, backward, work.weight, group.repeats)
+    return busy, idle + m * work.stagger, slow
 
 
 def p2p_s(group: Group) -> tuple[Array, Array]:

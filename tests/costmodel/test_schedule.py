@@ -52,3 +52,22 @@ def test_one_row_may_stand_for_many_ranks():
     for schedule in ("gpipe", "1f1b", "interleaved", "zb-h1"):
         few = bubble_s(schedule, 2, f, none, none, np.array([3.0, 1.0]))
         assert few == pytest.approx(bubble_s(schedule, 2, full, 0 * full, 0 * full, np.ones(4)))
+
+
+def test_uneven_turns_of_an_interleaved_pipeline_cost_time():
+    """Two ranks, two chunks each: layers 3, 1, 1, 3 in model order give both ranks 4 layers, yet each turn lasts 3.
+
+    Even turns (2, 2, 2, 2) take 4 per micro-batch, these 3 + 3: ranks that take turns wait for the slower chunk.
+    """
+    from shardwise.costmodel.estimate import estimate
+    from shardwise.costmodel.strategy import Strategy
+
+    from . import cases
+
+    problem = cases.problem(cases.gpt(layers=8, vocabulary=128), num_gpus=2, batch=512, cluster="dgx-a100")
+    even = Strategy(pp=2, vpp=2, schedule="interleaved", num_microbatches=512, layers_per_stage=(2, 2, 2, 2))
+    uneven = Strategy(pp=2, vpp=2, schedule="interleaved", num_microbatches=512, layers_per_stage=(3, 1, 1, 3))
+    work = [sum(estimate(problem, s).time_parts_s[k] for k in ("gemm", "attention")) for s in (even, uneven)]
+    assert work[0] == pytest.approx(work[1])
+    times = [estimate(problem, s).step_time_s for s in (even, uneven)]
+    assert times[1] > 1.3 * times[0]
