@@ -100,9 +100,10 @@ def _mean(group: Group, per_rank: Array) -> Array:
 def _bound_s(group: Group, work: Load, rest: Totals) -> Array:
     """The step if every rank carried the mean load and parameters, and nothing were recomputed in full."""
     selective = np.where(group.strategies.recompute == SELECTIVE, work.recompute, 0.0)
-    mean = (_mean(group, x)[None] for x in (work.forward, work.backward, work.weight, selective))
+    f, b, w, again = (_mean(group, x)[None] for x in (work.forward, work.backward, work.weight, selective))
     even = replace(group, counts=group.counts[:1], ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
-    return np.asarray(sum(step_s(even, Load(*mean, np.zeros(len(group.strategies))), rest)[0].values()))
+    mean = Load(f, b, w, again, np.zeros(len(group.strategies)))
+    return np.asarray(sum(step_s(even, mean, rest)[0].values()))
 
 
 def _least_memory(group: Group, parts: dict[str, Array], total: Array) -> Array:
