@@ -195,7 +195,7 @@ class Stage:
             group, counts=np.zeros((2, group.counts.shape[1])), ranks=np.array([0, pp - 1]),
             repeats=np.array([1.0, pp - 1.0]),
         )  # fmt: skip
-        parts, _ = step_s(two, Load(forward, backward, weight, np.zeros((2, len(m)))), rest)
+        parts, _ = step_s(two, Load(forward, backward, weight, np.zeros((2, len(m))), np.zeros(len(m))), rest)
         pipeline = parts.pop("compute") + parts.pop("recompute") + parts.pop("pp_bubble")
         parts["dp_comm"] = rest.tied
         outside = sum(parts.values())
@@ -262,7 +262,7 @@ def least_totals(rows: KindRows) -> Totals:
 def _exposed(rows: KindRows, window: Array, longest: Array, rest: Totals, shares: tuple[Array, Array]) -> Array:
     """Data parallel traffic that a rank of ``window`` seconds cannot hide, with the most buckets up to ``longest``."""
     none = np.zeros((1, len(longest)))
-    stage = Load((window * shares[0])[None], (window * shares[1])[None], none, none)
+    stage = Load((window * shares[0])[None], (window * shares[1])[None], none, none, none[0])
     buckets = most_layers(rows, longest) + rows.num_mtp
     out = np.zeros(len(longest))
     for count in np.unique(buckets):
@@ -285,6 +285,7 @@ def _exposed_with(rows: KindRows, windows: Load, at: Ints, rest: Totals, buckets
         group, strategies=group.strategies.take(at), key=group.key[at], counts=counts,
         ranks=np.zeros(1, dtype=np.int64), repeats=np.ones(1),
     )  # fmt: skip
-    load = Load(*(getattr(windows, name)[:, at] for name in ("forward", "backward", "weight", "recompute")))
+    passes = (getattr(windows, name)[:, at] for name in ("forward", "backward", "weight", "recompute"))
+    load = Load(*passes, windows.stagger[at])
     times = {phase: seconds[at] for phase, seconds in rest.gradients.items()}
     return dp_exposed_s(few, load, np.zeros(len(at), dtype=np.int64), times)

@@ -153,12 +153,15 @@ class Closer:
         return self._abilities[key]
 
 
-def best_split(problem: Problem, launcher: Launcher, strategy: Strategy) -> Estimate | None:
-    """One strategy with its layer split solved, as the cost model sees it; None where none fits or can be launched."""
+def best_split(problem: Problem, launcher: Launcher, strategy: Strategy, gap: float) -> Estimate | None:
+    """One strategy with its layer split solved to within a gap, as the cost model sees it.
+
+    None where no split fits or can be launched.
+    """
     if not splittable(problem, launcher, strategy):
         return None
     uniform = strategy.recompute == "full" and one_number(problem, launcher, strategy)
-    split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=math.inf)
+    split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=math.inf, gap=gap)
     if split is None or split.strategy.layers_per_stage is None or launcher.violations(problem, split.strategy):
         return None
     answer = estimate(problem, split.strategy)

@@ -18,6 +18,9 @@ from .space import Space
 
 NONE, SELECTIVE, FULL = (enum_code("recompute", name) for name in ("none", "selective", "full"))
 
+_TRIED = 7
+"""Numbers of recomputed layers tried at once."""
+
 _CHUNK = 1 << 17
 """Strategies evaluated at once: bounds memory."""
 
@@ -185,24 +188,25 @@ def _layer_steps(space: Space, rows: Strategies) -> tuple[NDArray[np.int64], NDA
 
 
 def fewest_layers(space: Space, rows: Strategies) -> Strategies:
-    """The same strategies with the fewest recomputed layers that fit, by bisection: memory falls as layers rise."""
+    """The same strategies with the fewest recomputed layers that fit: memory falls as layers rise.
+
+    All layers (-1) where nothing less fits. Several numbers of layers are tried at once: a few large evaluations are
+    quicker than many small ones.
+    """
     pinned = space.constraints.values("recompute_layers")
     if pinned or not space.axes.counts_layers:
         return _first_fitting(space, rows, [int(v) for v in pinned if int(v) > 0] + [-1])
     unit = np.where(allowed(space, rows.replace(recompute_layers=1)), 1, rows.vpp)
     most = -(-space.problem.model.num_layers // rows.pp)
-    steps = -(-most // unit)
-    low, high = np.zeros(len(rows), dtype=np.int64), steps.copy()
-    fits = evaluate_chunked(space.problem, rows).fits
-    while True:
-        open_ = np.flatnonzero(fits & (high - low > 1))
-        if not len(open_):
-            break
-        middle = (low[open_] + high[open_]) // 2
-        tried = rows.take(open_).replace(recompute_layers=middle * unit[open_])
-        good = evaluate_chunked(space.problem, tried).fits & allowed(space, tried)
-        high[open_[good]] = middle[good]
-        low[open_[~good]] = middle[~good]
+    low, high = np.zeros(len(rows), dtype=np.int64), -(-most // unit)
+    while len(todo := np.flatnonzero(high - low > 1)):
+        span = high[todo] - low[todo]
+        share = np.arange(1, _TRIED + 1)[:, None] / (_TRIED + 1)
+        points = low[todo] + np.clip(np.rint(share * span), 1, span - 1).astype(np.int64)
+        tried = rows.take(np.tile(todo, _TRIED)).replace(recompute_layers=(points * unit[todo]).ravel())
+        good = (evaluate_chunked(space.problem, tried).fits & allowed(space, tried)).reshape(points.shape)
+        high[todo] = np.where(good, points, high[todo]).min(axis=0)
+        low[todo] = np.where(~good & (points < high[todo]), points, low[todo]).max(axis=0)
     return rows.replace(recompute_layers=np.where(high * unit >= most, -1, high * unit))
 
 

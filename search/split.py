@@ -62,17 +62,18 @@ def solve_split(
     pipeline_limit_s: float,
     slack_bytes: float = 0.0,
     params_below: float = math.inf,
+    gap: float = 0.0,
 ) -> Split | None:
     """The best split of one strategy whose pipeline takes less than ``pipeline_limit_s``; None if there is none.
 
     ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank, and every
-    rank has fewer than ``params_below`` parameters.
+    rank has fewer than ``params_below`` parameters. With a ``gap`` above 0 a split within that share of the best does.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
     model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes)
     if math.isfinite(params_below):
         model.limit_params(params_below)
-    return model.solve(pipeline_limit_s)
+    return model.solve(pipeline_limit_s, gap)
 
 
 class _Model:
@@ -93,6 +94,8 @@ class _Model:
         self.byte = rows.capacity / _BYTE_STEPS
         self.room = rows.capacity - slack_bytes - float(rows.fixed[0])
         self.chunks: list[cp_model.IntVar] = []
+        self.inside: list[dict[int, Any]] = []
+        """Layers of each kind in each chunk, where chunks matter one by one."""
         self.held = self._layers()
         self.again = self._recomputed() if self.full else []
         self._memory()
@@ -102,12 +105,12 @@ class _Model:
 
     def _layers(self) -> list[dict[int, Any]]:
         """Variables (or sums) for the layers of each kind on each rank."""
-        if len(self.kinds) == 1:
+        if len(self.kinds) == 1 and self.strategy.schedule != "interleaved":
             return self._rank_totals()
         return self._cuts()
 
     def _rank_totals(self) -> list[dict[int, Any]]:
-        """One kind of layer: only the total of a rank matters, its chunks share it evenly."""
+        """One kind of layer, ranks that do not take turns: only the total of a rank matters, its chunks share it."""
         held = []
         for rank in range(self.pp):
             least = self.vpp - (1 if rank in (0, self.pp - 1) else 0)
@@ -124,7 +127,7 @@ class _Model:
         return even_split(self.total, self.pp * self.vpp)
 
     def _cuts(self) -> list[dict[int, Any]]:
-        """Several kinds: where to cut the list of layers into chunks."""
+        """Where to cut the list of layers into chunks."""
         layers = np.array(self.problem.model.layers)
         count = self.pp * self.vpp
         even = self._even()
@@ -137,20 +140,22 @@ class _Model:
             self.model.add(cut == cuts[-1] + n)
             cuts.append(cut)
         self.model.add(cuts[-1] == self.total)
-        held: list[dict[int, Any]] = [dict.fromkeys(self.kinds, 0) for _ in range(self.pp)]
-        ranks = chunk_ranks(self.pp, self.vpp, self.strategy.schedule)
+        self.inside = [dict.fromkeys(self.kinds, 0) for _ in range(count)]
         for kind in self.kinds[:-1]:
             running = [0, *np.cumsum(layers == kind).tolist()]
             marks: list[Any] = [0]
             for c in range(count):
                 mark = self.model.new_int_var(0, running[-1], f"k{kind}c{c}")
                 self.model.add_element(cuts[c + 1], running, mark)
-                held[ranks[c]][kind] += mark - marks[-1]
+                self.inside[c][kind] = mark - marks[-1]
                 marks.append(mark)
-        for c in range(count):
-            held[ranks[c]][self.kinds[-1]] += self.chunks[c]
-        for rank in range(self.pp):
-            held[rank][self.kinds[-1]] -= sum(held[rank][k] for k in self.kinds[:-1])
+        for c, inside in enumerate(self.inside):
+            inside[self.kinds[-1]] = self.chunks[c] - sum(inside[k] for k in self.kinds[:-1])
+        ranks = chunk_ranks(self.pp, self.vpp, self.strategy.schedule)
+        held: list[dict[int, Any]] = [dict.fromkeys(self.kinds, 0) for _ in range(self.pp)]
+        for rank, inside in zip(ranks, self.inside, strict=True):
+            for kind in self.kinds:
+                held[rank][kind] += inside[kind]
         return held
 
     def _recomputed(self) -> list[dict[int, Any]]:
@@ -249,7 +254,10 @@ class _Model:
     # ---- time
 
     def _objective(self) -> None:
-        """m·slowest + fill·(sum - slowest), multiplied by vpp so that interleaving's weight of 1/vpp is whole."""
+        """m·slowest + fill·(sum - slowest), multiplied by vpp so that interleaving's weight of 1/vpp is whole.
+
+        Interleaved ranks take turns, each as long as its slowest chunk: all turns together pace the pipeline too.
+        """
         rows = self.rows
         slowest = self.model.new_int_var(0, 1 << 40, "slowest")
         loads = []
@@ -265,20 +273,33 @@ class _Model:
                     load += math.floor(float(rows.again[kind, 0]) / self.second) * self.again[rank][kind]
             self.model.add(slowest >= load)
             loads.append(load)
+        if self.strategy.schedule == "interleaved":
+            self.model.add(slowest >= sum(self._turns()))
         m = self.strategy.num_microbatches
         self.scale = self.vpp if self.strategy.schedule == "interleaved" else 1
         fill = 0 if self.strategy.schedule == "zb-v" else 1
         self.cost = (m * self.scale - fill) * slowest + fill * sum(loads)
         self.model.minimize(self.cost)
 
-    def solve(self, pipeline_limit_s: float) -> Split | None:
-        """Minimise under the limit."""
+    def _turns(self) -> list[cp_model.IntVar]:
+        """The slowest chunk of each turn, nothing recomputed."""
+        rows = self.rows
+        ends = {0: float(rows.first_s[0]), len(self.inside) - 1: float(rows.last_s[0])}
+        turns = [self.model.new_int_var(0, 1 << 40, f"turn{k}") for k in range(self.vpp)]
+        for c, inside in enumerate(self.inside):
+            seconds = [math.floor(float(rows.time[kind, 0]) / self.second) * inside[kind] for kind in self.kinds]
+            self.model.add(turns[c // self.pp] >= sum(seconds) + math.floor(ends.get(c, 0.0) / self.second))
+        return turns
+
+    def solve(self, pipeline_limit_s: float, gap: float) -> Split | None:
+        """Minimise under the limit, to within the gap."""
         unit = self.second / self.scale
         if math.isfinite(pipeline_limit_s):
             self.model.add(self.cost <= max(0, math.ceil(pipeline_limit_s / unit)))
         solver = self._cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
+        solver.parameters.relative_gap_limit = gap
         solver.parameters.max_deterministic_time = _WORK_LIMIT
         status = solver.solve(self.model)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):

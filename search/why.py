@@ -27,14 +27,17 @@ _MESH = ("tp", "cp", "pp", "ep", "micro_batch_size", "vpp", "etp", "zero_group")
 _CHOICES = ("sp", "cp_comm", "zero", "schedule")
 _MODES = ("recompute", "offload_optimizer")
 
-_LOOK = 32
+_LOOK = 24
 """Candidates opened for each price: those of the least bounds that have room for their layers."""
 
 _WORTH_SOLVING = 0.01
 """CP-SAT is asked for a price's layer split where it may shorten the step by this share."""
 
-_MOST_SPLITS = 8
+_MOST_SPLITS = 5
 """Layer splits solved for prices, at most: the mesh first. Prices beyond are those of even splits."""
+
+_SPLIT_GAP = 0.002
+"""How close to the best those splits are."""
 
 _GIB = float(1 << 30)
 
@@ -186,7 +189,7 @@ def _uneven(found: Found, evidence: _Evidence, mine: Ints, step_s: float) -> lis
         return []
     strategy = evidence.opened.strategies[i]
     if strategy not in evidence.solved and len(evidence.solved) < _MOST_SPLITS:
-        answer = best_split(found.problem, found.space.launcher, strategy)
+        answer = best_split(found.problem, found.space.launcher, strategy, gap=_SPLIT_GAP)
         evidence.solved[strategy] = answer
         if answer is not None:
             found.splits.append((answer.step_time_s, answer.strategy))
