@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ class Shardwise(click.Group):
         """Run a command line. In standalone mode this exits the process, as click's own does."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        _never_fail_to_print()
         try:
             code = super().main(args, prog_name or "shardwise", complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -56,6 +58,13 @@ def cli() -> None:
     Given a model, a cluster and a global batch, shardwise finds the parallel layout with the shortest step that fits in
     memory, proves it under its cost model, explains every number and writes the launch files.
     """
+
+
+def _never_fail_to_print() -> None:
+    """A character that the terminal's encoding lacks becomes ``?`` instead of ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 for _command in (plan, estimate, validate, models, clusters, runtimes, launchers):

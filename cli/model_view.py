@@ -64,7 +64,8 @@ def _parts(kind: LayerKind) -> dict[str, Any]:
     if kind.moe:
         moe = kind.moe
         out["router"] = moe.dense_parameters - moe.shared_parameters
-        out["shared_experts"] = moe.shared_parameters
+        out["shared_experts"] = moe.shared.parameters if moe.shared else 0
+        out["shared_expert_gate"] = sum(e.parameters for e in moe.shared_extras)
         out["experts"] = moe.expert_parameters
         out["expert_each"] = moe.expert.parameters
         out["num_experts"] = moe.num_experts

@@ -29,14 +29,15 @@ def console() -> Console:
     return Console(width=width, highlight=False, emoji=False)
 
 
-def to_json(value: Any) -> str:
+def to_json(value: Any, ascii_only: bool = False) -> str:
     """Indented JSON in the given key order. Not-a-number is refused: no reader of JSON would take it."""
-    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=ascii_only)
 
 
 def print_json(value: Any) -> None:
     """The value and nothing else on standard output."""
-    click.echo(to_json(value))
+    unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    click.echo(to_json(value, ascii_only=not unicode))
 
 
 def prepare_folder(path: Path) -> None:

@@ -50,6 +50,7 @@ def run_process(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
+            errors="replace",
             env={**os.environ, **(env or {})},
             check=False,
             **kwargs,

@@ -78,3 +78,11 @@ def test_a_broken_pipe_is_silent(tmp_path, run_process):
 def test_without_standalone_mode_errors_pass_through():
     with pytest.raises(InputError):
         cli.main(["models", "show", "nonsense"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_terminal_can_show_the_answer(run_process, encoding):
+    result = run_process("models", "show", "deepseek-v3", env={"PYTHONIOENCODING": encoding})
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert "671,026,404,352" in result.stdout

@@ -30,7 +30,8 @@ def test_the_parts_of_every_preset_add_up(name):
     assert sum(g["count"] for g in layers) == model.num_layers
     body = sum(g["count"] * g["total"] for g in layers)
     assert body + params["embedding"] + params["head"] + sum(params["other"].values()) == params["total"]
-    parts = ("attention", "attention_norms", "dense_mlp", "router", "shared_experts", "experts", "norms", "extras")
+    parts = ["attention", "attention_norms", "dense_mlp", "router", "shared_experts", "shared_expert_gate", "experts"]
+    parts += ["norms", "extras"]
     for group in layers:
         assert sum(group.get(part, 0) for part in parts) == group["total"]
         if "experts" in group:
