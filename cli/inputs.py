@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from shardwise.costmodel.workload import Workload
     from shardwise.hardware_profiles.cluster import Cluster
 
-DEFAULT_LAUNCHER = "megatron"
-
 LARGEST_ARGS_BYTES = 1 << 20
 """Megatron argument files are a few kilobytes; anything above this is the wrong file."""
 
@@ -32,6 +30,10 @@ class Request:
     workload: Workload
     runtime: Runtime
     launcher: str
+    named_launcher: str | None
+    """What ``--launcher`` said."""
+    named_runtime: Runtime | None
+    """What ``--runtime`` said."""
 
     @classmethod
     def read(
@@ -53,7 +55,8 @@ class Request:
         from shardwise.costmodel.runtime import load_runtime
         from shardwise.costmodel.workload import Workload
         from shardwise.hardware_profiles.load_cluster import load_cluster
-        from shardwise.launchers.base import get_launcher, list_launchers
+        from shardwise.launchers.base import get_launcher
+        from shardwise.launchers.choice import choose_launcher
 
         workload = Workload(
             global_batch_size=global_batch,
@@ -63,16 +66,12 @@ class Request:
             expert_imbalance=expert_imbalance,
             train_mtp=mtp,
         )
-        chosen = load_runtime(runtime) if runtime else None
-        implied = chosen.launcher if chosen else DEFAULT_LAUNCHER
-        writer = get_launcher(launcher or (implied if implied in list_launchers() else "generic"))
-        return cls(
-            model=read_model(model),
-            cluster=load_cluster(cluster, gpus),
-            workload=workload,
-            runtime=chosen or load_runtime(writer.default_runtime),
-            launcher=writer.name,
-        )
+        named = load_runtime(runtime) if runtime else None
+        if launcher:
+            get_launcher(launcher)
+        spec, machines = read_model(model), load_cluster(cluster, gpus)
+        choice = choose_launcher(spec, machines, workload, launcher, named)
+        return cls(spec, machines, workload, choice.runtime, choice.launcher.name, launcher, named)
 
 
 def read_model(text: str) -> ModelSpec:

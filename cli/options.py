@@ -51,7 +51,7 @@ def problem_options(command: F) -> F:
         click.option("--gpus", required=True, type=integer, help="Accelerators in the job."),
         click.option("--global-batch", required=True, type=integer, help="Sequences per optimizer step."),
         click.option("--seq-len", required=True, type=integer, help="Tokens per sequence."),
-        click.option("--launcher", metavar="NAME", help="Training framework to write for.  [default: the runtime's]"),
+        click.option("--launcher", metavar="NAME", help="Framework to write for.  [default: one that has the model]"),
         click.option("--runtime", metavar="NAME|FILE", help="Framework release.  [default: the launcher's]"),
         click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="GEMM precision."),
         click.option(

@@ -88,8 +88,8 @@ def _search(
             request.model,
             request.cluster,
             request.workload,
-            runtime=request.runtime,
-            launcher=request.launcher,
+            runtime=request.named_runtime,
+            launcher=request.named_launcher,
             pins=wishes["pins"],
             bans=wishes["bans"],
             least=wishes["least"],
@@ -122,7 +122,7 @@ def _show(answer: Plan, out: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    from .plan_report import SCRIPT, print_command, print_plan, print_written
+    from .plan_report import SCRIPT, print_command, print_no_files, print_plan, print_written
 
     terminal = console()
     print_plan(terminal, answer)
@@ -130,6 +130,7 @@ def _show(answer: Plan, out: Path | None, as_json: bool) -> None:
         print_written(terminal, out, written)
     elif SCRIPT in files:
         print_command(terminal, files, answer.launcher)
+    print_no_files(terminal, answer)
 
 
 def _launch_files(answer: Plan, wanted: bool) -> dict[str, str]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SCRIPT = "launch.sh"
 """The launch file that starts the job on one host; the command to paste is its text."""
 
+_NOT_PASTED = ("sbatch.sh", "hostfile")
+"""Launch files that the script does not read."""
+
 
 def print_plan(out: Console, plan: Plan) -> None:
     """Everything but the command."""
@@ -37,8 +40,19 @@ def print_plan(out: Console, plan: Plan) -> None:
 def print_command(out: Console, files: dict[str, str], launcher: str) -> None:
     """The command to paste on every host, comments left out."""
     line(out, f"[bold]To launch[/bold] with {launcher} (add --out DIR for the files, with a Slurm script and comments)")
+    for name in sorted(set(files) - {SCRIPT, *_NOT_PASTED}):
+        out.print(f"cat >{name} <<'END'\n{files[name]}END", markup=False, soft_wrap=True)
     body = [text for text in files[SCRIPT].splitlines() if text.strip() and not text.lstrip().startswith("#")]
     out.print("\n".join(["bash <<'LAUNCH'", *body, "LAUNCH"]), markup=False, soft_wrap=True)
+
+
+def print_no_files(out: Console, plan: Plan) -> None:
+    """One line where a plan has no launch files because no launcher could be chosen for it."""
+    from shardwise.launchers.choice import NO_FILES
+
+    for note in plan.assumptions:
+        if note.startswith(NO_FILES):
+            line(out, f"[bold]No launch files[/bold]: {plain(note.removeprefix(NO_FILES))}")
 
 
 def print_written(out: Console, folder: Path, written: list[Path]) -> None:

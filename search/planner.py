@@ -11,13 +11,14 @@ from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.estimate import estimate as predict
 from shardwise.costmodel.model import ModelSpec
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.runtime import Runtime, load_runtime
+from shardwise.costmodel.runtime import Runtime
 from shardwise.costmodel.strategy import Strategy, parse_settings
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.load_cluster import load_cluster
-from shardwise.launchers.base import Launcher, get_launcher, universal_rules
+from shardwise.launchers.base import universal_rules
+from shardwise.launchers.choice import Choice, choose_launcher
 from shardwise.launchers.rule import violations
 
 from .constraints import Constraints, Wish
@@ -40,7 +41,7 @@ def plan(
     *,
     num_gpus: int | None = None,
     runtime: Runtime | str | Path | None = None,
-    launcher: str = "megatron",
+    launcher: str | None = None,
     pins: Wishes | None = None,
     bans: Wishes | None = None,
     least: Wishes | None = None,
@@ -55,26 +56,27 @@ def plan(
     """The strategy with the shortest predicted step that fits in memory, with proof and explanation.
 
     ``model`` is a ``ModelSpec``, a Hugging Face ``config.json`` or a preset's name; ``cluster`` a ``Cluster`` or a
-    profile, for ``num_gpus`` accelerators. ``runtime`` defaults to the launcher's. ``pins`` fix dimensions
-    (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least`` and ``most`` are limits. ``top`` counts the
-    plan and its runners-up. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials`` variations
-    are tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage URL.
+    profile, for ``num_gpus`` accelerators. ``launcher`` defaults to the first that can express the model, ``runtime``
+    to the launcher's. ``pins`` fix dimensions (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least``
+    and ``most`` are limits. ``top`` counts the plan and its runners-up. Without ``time_limit_s`` the answer is the same
+    on any machine. ``refine_trials`` variations are tried by Optuna beyond the proven space (0: none), in memory or in
+    ``storage``, an Optuna storage URL.
 
     Raises:
         InputError: an input that cannot be used.
         NothingFitsError: an ``InfeasibleError`` that says what binds and which changes help.
     """
-    writer = get_launcher(launcher)
-    problem = read_problem(model, cluster, workload, num_gpus=num_gpus, runtime=runtime, launcher=writer)
-    writer.check_model(problem)
+    problem, choice = read_problem(model, cluster, workload, num_gpus=num_gpus, runtime=runtime, launcher=launcher)
+    choice.launcher.check_model(problem)
     if top < 1:
         raise InputError(f"top = {top}: expected 1 or more")
     wishes = Constraints.of(pins, bans, least, most)
     clock = Clock(time_limit_s)
-    found = search(Space(problem, writer, wishes), clock, progress=progress)
+    found = search(Space(problem, choice.launcher, wishes), clock, progress=progress)
     if found.best is None:
         raise explain(found)
-    return _explained(found, clock, top, refine_trials, seed, storage)
+    answer = _explained(found, clock, top, refine_trials, seed, storage)
+    return replace(answer, assumptions=(choice.reason, *answer.assumptions)) if choice.reason else answer
 
 
 def _explained(found: Found, clock: Clock, top: int, trials: int, seed: int, storage: str | None) -> Plan:
@@ -117,9 +119,7 @@ def estimate(
     Settings left out follow the runtime's habits (sequence parallelism, ZeRO stage, recomputation, overlaps), dp and
     the number of micro-batches follow from the cluster and the batch. Raises InputError naming what a strategy breaks.
     """
-    problem = read_problem(
-        model, cluster, workload, num_gpus=num_gpus, runtime=runtime, launcher=get_launcher("generic")
-    )
+    problem, _ = read_problem(model, cluster, workload, num_gpus=num_gpus, runtime=runtime)
     whole = strategy if isinstance(strategy, Strategy) else complete(problem, strategy)
     broken = violations(problem, whole, universal_rules())
     if broken:
@@ -160,17 +160,19 @@ def read_problem(
     *,
     num_gpus: int | None,
     runtime: Runtime | str | Path | None,
-    launcher: Launcher,
-) -> Problem:
-    """The four inputs from whatever names them. Raises InputError (UnknownNameError with the nearest name)."""
+    launcher: str | None = None,
+) -> tuple[Problem, Choice]:
+    """The four inputs from whatever names them, and who writes for them.
+
+    Raises InputError (UnknownNameError with the nearest name).
+    """
     spec = model if isinstance(model, ModelSpec) else _read_model(model)
     if not isinstance(cluster, Cluster):
         cluster = load_cluster(cluster, num_gpus)
     elif num_gpus is not None:
         cluster = cluster.with_num_gpus(num_gpus)
-    if not isinstance(runtime, Runtime):
-        runtime = load_runtime(runtime or launcher.default_runtime)
-    return Problem(spec, cluster, workload, runtime)
+    choice = choose_launcher(spec, cluster, workload, launcher, runtime)
+    return Problem(spec, cluster, workload, choice.runtime), choice
 
 
 def _read_model(model: str | Path) -> ModelSpec:
