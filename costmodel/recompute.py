@@ -15,6 +15,7 @@ from .operators import (
     Pass,
     activation_width,
     boundary_bytes,
+    core_width,
     input_tokens,
     linear_times,
     mlp_saved,
@@ -115,13 +116,14 @@ def _expert_activation(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[
 def _mla_up(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Array, Array]:
     """Queries, keys and values of multi-head latent attention, from their latents."""
     mixer = kind.mixer
-    if mixer is None or mixer.kind != "mla":
+    if mixer is None or mixer.kind != "mla" or not isinstance(mixer.core, AttentionCore):
         return _nothing(g)
     tp = g.strategies.tp.astype(np.float64)
-    seconds, width = np.zeros(len(tp)), 0.0
+    seconds = np.zeros(len(tp))
     for op in _up_projections(problem, mixer):
         seconds = seconds + linear_times(problem, op, g.tokens, tp)[0]
-        width += op.out_features
+    # Everything that goes into the core: the keys are expanded with their rotary part first.
+    width = core_width(mixer.core) - mixer.core.num_heads * mixer.core.v_head_dim
     return seconds, problem.activation_bytes * width / tp * g.tokens
 
 
