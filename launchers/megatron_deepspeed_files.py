@@ -14,9 +14,8 @@ import numpy as np
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategy
 
-from .facts import model_facts
 from .megatron_deepspeed_model import model_arguments
-from .megatron_deepspeed_rules import partition_method
+from .megatron_deepspeed_rules import can_fuse_softmax, partition_method
 from .settings import LaunchSettings
 from .shell import array, comment, file_of, heading
 from .slurm import Hosts, hostfile, hosts_of, sbatch_script
@@ -110,14 +109,7 @@ def _parallel_arguments(problem: Problem, s: Strategy) -> list[str]:
     args += ["--global-batch-size", str(problem.workload.global_batch_size), "--distributed-backend", "nccl"]
     args += ["--make-vocab-size-divisible-by", str(problem.runtime.vocab_multiple)]
     args += ["--pad-vocab-size-to", str(vocabulary)]
-    return [*args, "--abort-on-unmet-fused-kernel-constraints"] if has_fused_softmax(problem, s) else args
-
-
-def has_fused_softmax(problem: Problem, s: Strategy) -> bool:
-    """Whether the sizes allow the kernel that fuses scaling, mask and softmax; others run one after the other."""
-    sequence = problem.workload.sequence_length
-    (heads,) = model_facts(problem).heads
-    return 16 < sequence <= 2048 and sequence % 4 == 0 and heads // s.tp * s.micro_batch_size % 4 == 0
+    return [*args, "--abort-on-unmet-fused-kernel-constraints"] if can_fuse_softmax(problem) else args
 
 
 def _recompute_arguments(s: Strategy) -> list[str]:
@@ -152,10 +144,8 @@ MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of bigscience-workshop/Megatro
 _HANGS = """\
 BLOOM's job on 48 hosts (PyTorch 1.11) hung unless CUDA_LAUNCH_BLOCKING=1 was exported, which cost it little."""
 
-
 _UNFUSED = """\
-scaling, mask and softmax run one after the other: the kernel that fuses them wants at most 2048 tokens, and heads per
-tensor rank times micro-batch size to be a multiple of 4"""
+scaling, mask and softmax run one after the other, slower than predicted: their fused kernel takes up to 2048 tokens"""
 
 
 def _launch_script(problem: Problem, s: Strategy, settings: LaunchSettings) -> str:
@@ -191,7 +181,7 @@ def _head(problem: Problem, s: Strategy, hosts: Hosts) -> str:
         "sbatch.sh.",
     ]
     notes = list(model_arguments(problem).assumptions)
-    if not has_fused_softmax(problem, s):
+    if not can_fuse_softmax(problem):
         notes.append(_UNFUSED)
     return "\n".join(["#!/usr/bin/env bash", *map(comment, lines), *(comment(f"Assumed: {note}.") for note in notes)])
 

@@ -6,6 +6,7 @@ or its optimizer) or ``kernel``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategies, Strategy
 
+from .facts import model_facts
 from .megatron_model import learned_positions
 from .rule import Allowed, Rule, as_allowed, divisors, everything, nearest
 
@@ -35,6 +37,10 @@ def megatron_deepspeed_rules() -> tuple[Rule, ...]:
         # kernel: it runs on CUDA or ROCm.
         Rule("accelerator", "Megatron-DeepSpeed has no kernels for {device} ({vendor})",
              lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device),
+        # run: without it the kernel is not taken, and BLOOM's job asked to be stopped then; the cost model counts it.
+        Rule("fused-softmax", "the fused softmax needs heads per tensor rank times mbs = "
+             "{heads}/{tp}·{micro_batch_size} to be a multiple of 4; the nearest mbs that makes it one is {hint}",
+             _fused, values=_fused_values),
         # engine: an uneven division is left to a search whose result differs between DeepSpeed releases.
         Rule("layer-partition", "DeepSpeed divides {layers} layers, or {blocks} with the embedding and the head, "
              "evenly over the pipeline: pp = {pp} divides neither; the nearest pp that does is {hint}", _divisible,
@@ -50,6 +56,12 @@ def megatron_deepspeed_rules() -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
+def can_fuse_softmax(problem: Problem) -> bool:
+    """Whether the sequence allows the kernel that fuses scaling, mask and softmax."""
+    sequence = problem.workload.sequence_length
+    return 16 < sequence <= 2048 and sequence % 4 == 0
+
+
 def partition_method(problem: Problem, strategy: Strategy) -> str:
     """DeepSpeed's ``partition_method`` that gives the strategy's split."""
     return LAYERS if problem.model.num_layers % strategy.pp == 0 else LAYERS_AND_EMBEDDINGS
@@ -57,6 +69,19 @@ def partition_method(problem: Problem, strategy: Strategy) -> str:
 
 def _device(problem: Problem, s: Strategy) -> Mapping[str, Any]:
     return {"device": problem.cluster.accelerator.name, "vendor": problem.cluster.accelerator.vendor}
+
+
+def _fused(problem: Problem, s: Strategies) -> Allowed:
+    fine = np.ones(len(s), dtype=np.bool_)
+    for heads in model_facts(problem).heads:
+        fine &= heads // s.tp * s.micro_batch_size % 4 == 0
+    return fine | np.bool_(not can_fuse_softmax(problem))
+
+
+def _fused_values(problem: Problem, s: Strategy) -> Mapping[str, Any]:
+    heads = model_facts(problem).heads[0]
+    each = 4 // math.gcd(heads // s.tp, 4)
+    return {"heads": heads, "hint": nearest(s.micro_batch_size, (each, -(-s.micro_batch_size // each) * each))}
 
 
 def _divisible(problem: Problem, s: Strategies) -> Allowed:

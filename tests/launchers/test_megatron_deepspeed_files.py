@@ -74,7 +74,7 @@ def test_the_bf16_optimizer_divides_its_states_under_stage_0(dtype: str, zero: i
     assert deepspeed_config(p, replace(s, zero=zero))["zero_optimization"] == {"stage": stage}
 
 
-def test_dropout_is_the_runtime_profiles(bench: Path) -> None:
+def test_dropout_is_the_runtime_profiles() -> None:
     assert value(megatron_deepspeed_arguments(*a_plan()), "--hidden-dropout") == "0.0"
     assert value(megatron_deepspeed_arguments(*a_plan(dtype="fp16")), "--hidden-dropout") == "0.1"
 
@@ -84,17 +84,12 @@ def test_no_recomputation_needs_no_flag() -> None:
     assert "--checkpoint-activations" not in megatron_deepspeed_arguments(p, replace(s, recompute="none"))
 
 
-@pytest.mark.parametrize(
-    ("settings", "sequence", "fused"),
-    [({}, 2048, True), ({"tp": 8, "micro_batch_size": 1}, 2048, False), ({}, 4096, False)],
-)
-def test_the_fused_softmax_is_insisted_on_where_it_is_possible(
-    settings: dict[str, Any], sequence: int, fused: bool
-) -> None:
+@pytest.mark.parametrize(("sequence", "fused"), [(2048, True), (4096, False), (2046, False)])
+def test_the_fused_softmax_is_insisted_on_where_it_is_possible(sequence: int, fused: bool) -> None:
     p = problem(**{**BLOOM, "sequence": sequence})
-    s = fitted(p, **{**PLAN, **settings})
+    s = fitted(p, **PLAN)
     assert ("--abort-on-unmet-fused-kernel-constraints" in megatron_deepspeed_arguments(p, s)) is fused
-    assert ("softmax run one after the other" in LAUNCHER.render(p, s)["launch.sh"].replace("\n#  ", "")) is not fused
+    assert ("softmax run one after the other" in LAUNCHER.render(p, s)["launch.sh"]) is not fused
 
 
 def test_the_vocabulary_is_padded_as_the_cost_model_does() -> None:
@@ -130,7 +125,7 @@ def test_data_and_tokenizer_are_asked_for(bench: Path) -> None:
 
 def test_names_cannot_leave_their_comment(bench: Path) -> None:
     nasty = replace(
-        model("gpt-2-xl"), name="x\n$(touch owned) `touch owned` '\"; touch owned #", architecture="\ntouch owned"
+        model("gpt-2-medium"), name="x\n$(touch owned) `touch owned` '\"; touch owned #", architecture="\ntouch owned"
     )
     p = problem(nasty, sequence=1024)
     write(bench, p, fitted(p, pp=4, dp_overlap=False))
@@ -139,7 +134,7 @@ def test_names_cannot_leave_their_comment(bench: Path) -> None:
 
 
 def test_a_placement_fixes_the_order_of_the_hosts(bench: Path) -> None:
-    p = problem("gpt-2-xl", gpus=16, batch=16, sequence=1024)
+    p = problem("gpt-2-medium", gpus=16, batch=16, sequence=1024)
     write(bench, p, fitted(p, pp=2, dp_overlap=False), LaunchSettings(hosts=("n7", "n2"), job_name="mine"))
     assert (bench / "hostfile").read_text() == "n7\nn2\n"
     text = (bench / "sbatch.sh").read_text()

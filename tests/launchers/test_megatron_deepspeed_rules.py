@@ -37,6 +37,8 @@ CASES: list[Case] = [
     ("megatron-deepspeed-recompute-layers", {}, {"recompute_layers": 3}, {"recompute_layers": -1}),
     ("learned-positions", {"name": GPT, "sequence": 4096}, {}, {}),
     ("accelerator", {"cluster": "tpu-v5p"}, {}, {}),
+    ("fused-softmax", {}, {"tp": 8, "micro_batch_size": 1}, {"micro_batch_size": 2}),
+    ("fused-softmax", {}, {"tp": 8, "micro_batch_size": 3}, {"micro_batch_size": 4}),
     ("layer-partition", {}, {"pp": 16}, {"pp": 12}),
     ("layer-partition-given", {}, {"layers_per_stage": (6, *[6] * 10, 4)}, {"layers_per_stage": FIVES}),
     ("layer-partition-given", {}, {"pp": 2, "layers_per_stage": (36, 34)}, {"layers_per_stage": (35, 35)}),
@@ -91,3 +93,11 @@ def test_the_nearest_depth_is_named() -> None:
         "DeepSpeed divides 70 layers, or 72 with the embedding and the head, evenly over the pipeline: pp = 16 divides "
         "neither; the nearest pp that does is 14"
     )
+
+
+def test_the_nearest_micro_batch_that_fuses_the_softmax_is_named_and_long_sequences_cannot() -> None:
+    p = problem(**GIVEN)
+    s = fitted(p, **{**PLAN, "tp": 16, "micro_batch_size": 1})
+    (found,) = LAUNCHER.violations(p, s)
+    assert "mbs = 112/16·1 to be a multiple of 4; the nearest mbs that makes it one is 4" in found.message
+    assert LAUNCHER.violations(problem(**{**GIVEN, "sequence": 4096}), s) == []
