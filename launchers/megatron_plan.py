@@ -155,6 +155,5 @@ def environment(problem: Problem, s: Strategy) -> dict[str, str | None]:
     connections = None if s.zero >= 2 else "32" if many else "1"
     return {
         "CUDA_DEVICE_MAX_CONNECTIONS": connections,
-        "NCCL_NVLS_ENABLE": "1" if any(t.nvls for t in problem.cluster.tiers) else "0",
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
     }

@@ -182,6 +182,12 @@ def test_device_connections(settings: dict[str, Any], value: str | None) -> None
     assert plan.environment(problem(LLAMA), Strategy(**settings))["CUDA_DEVICE_MAX_CONNECTIONS"] == value
 
 
+def test_nccl_chooses_its_algorithms_as_the_cost_model_does() -> None:
+    """Switching one off, such as NVLS, would leave the prediction behind."""
+    names = set(plan.environment(problem(LLAMA), Strategy()))
+    assert [name for name in names if name.startswith("NCCL_")] == []
+
+
 def test_blackwell_needs_no_single_connection() -> None:
     p = problem(LLAMA, gpus=64, cluster="dgx-b200")
     assert plan.environment(p, Strategy())["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
