@@ -49,13 +49,22 @@ def _document(answer: Estimate, launcher: str, broken: list[str]) -> dict[str, A
 
 
 def _print(answer: Estimate, launcher: str, broken: list[str]) -> None:
-    from .report import line, print_assumptions, print_headline, print_memory, print_problem, print_time, print_traffic
+    from .report import (
+        line,
+        print_assumptions,
+        print_headline,
+        print_memory,
+        print_problem,
+        print_time,
+        print_traffic,
+        text_line,
+    )
 
     out = console()
     print_problem(out, answer.problem)
     print_headline(out, answer, "layout")
     for text in broken:
-        out.print(f"  {launcher} refuses it: {text}", markup=False, soft_wrap=True)
+        text_line(out, f"  {launcher} refuses it: {text}")
     line(out, "")
     for part in (print_time, print_memory, print_traffic):
         part(out, answer)

@@ -93,6 +93,8 @@ def list_the_runtimes(as_json: bool) -> None:
 @json_option
 def show_runtime(runtime: str, as_json: bool) -> None:
     """Every figure of RUNTIME, a profile's name or YAML file, with its source."""
+    from rich.markup import escape
+
     from shardwise.costmodel.runtime import load_runtime
 
     values = load_runtime(runtime).model_dump(mode="json")
@@ -100,10 +102,10 @@ def show_runtime(runtime: str, as_json: bool) -> None:
         print_json(_finite(values))
         return
     sources = values.pop("sources")
-    table = _table("figure", "value", "source", title=f"{values['name']}: {values['description']}")
+    table = _table("figure", "value", "source", title=escape(f"{values['name']}: {values['description']}"))
     for key, value in values.items():
         if key not in ("name", "description"):
-            table.add_row(key, str(value), sources.get(key, ""))
+            table.add_row(key, escape(str(value)), escape(sources.get(key, "")))
     console().print(table)
 
 
@@ -173,7 +175,7 @@ def _print_cluster(cluster: Cluster) -> None:
     table = _table("tier", "accelerators", "GB/s per accelerator", "latency", "oversubscription", "all-reduce reaches")
     for tier in cluster.tiers:
         table.add_row(
-            tier.name, f"{tier.size:,}", significant(tier.bytes_per_s / 1e9), seconds(tier.latency_s),
+            escape(tier.name), f"{tier.size:,}", significant(tier.bytes_per_s / 1e9), seconds(tier.latency_s),
             f"{tier.oversubscription:g} : 1", percent(tier.efficiency["all_reduce"]),
         )  # fmt: skip
     out.print(table)

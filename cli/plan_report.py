@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import words
-from .report import line, new_table, plain, print_assumptions, print_headline, print_memory, print_problem, print_time
+from .report import (
+    line,
+    new_table,
+    plain,
+    print_assumptions,
+    print_headline,
+    print_memory,
+    print_problem,
+    print_time,
+    text_line,
+)
 from .report import print_traffic as print_traffic_table
 from .units import change, gib, percent, seconds, significant
 
@@ -27,7 +38,7 @@ def print_plan(out: Console, plan: Plan) -> None:
     """Everything but the command."""
     print_problem(out, plan.problem)
     print_headline(out, plan.estimate, "recommended")
-    line(out, f"  {'limit':<14}  {plan.binding.message}")
+    text_line(out, f"  {'limit':<14}  {plan.binding.message}")
     out.print()
     for part in (print_time, print_memory, print_traffic_table):
         part(out, plan.estimate)
@@ -52,17 +63,17 @@ def print_no_files(out: Console, plan: Plan) -> None:
 
     for note in plan.assumptions:
         if note.startswith(NO_FILES):
-            line(out, f"[bold]No launch files[/bold]: {plain(note.removeprefix(NO_FILES))}")
+            text_line(out, f"No launch files: {plain(note.removeprefix(NO_FILES))}")
 
 
 def print_written(out: Console, folder: Path, written: list[Path]) -> None:
     """Which files were written, and the command that submits them."""
     names = ", ".join(str(p.relative_to(folder)) for p in written)
-    line(out, f"[bold]Written[/bold] to {folder}: {names}")
+    text_line(out, f"Written to {folder}: {names}")
     if any(p.name == "sbatch.sh" for p in written):
-        line(out, f"  cd {folder} && sbatch sbatch.sh")
+        text_line(out, f"  cd {shlex.quote(str(folder))} && sbatch sbatch.sh")
     elif any(p.name == SCRIPT for p in written):
-        line(out, f"  cd {folder} && bash {SCRIPT}")
+        text_line(out, f"  cd {shlex.quote(str(folder))} && bash {SCRIPT}")
 
 
 def _print_why(out: Console, plan: Plan) -> None:
@@ -74,8 +85,10 @@ def _print_why(out: Console, plan: Plan) -> None:
 
 
 def _price(plan: Plan, notch: Notch) -> tuple[str, str, str]:
+    from rich.markup import escape
+
     if notch.step_time_s is None:
-        return "", "", notch.reason
+        return "", "", escape(notch.reason)
     price = change(notch.step_time_s / plan.step_time_s)
     layout = "" if notch.strategy is None else words.short_layout(notch.strategy, plan.problem.model.is_moe)
     return seconds(notch.step_time_s), price, layout
@@ -115,7 +128,7 @@ def _print_proof(out: Console, plan: Plan) -> None:
         f"{proof.evaluated:,} evaluated; {proof.solved:,} layer splits solved; {seconds(proof.time_s)}",
     )
     if plan.refinement is not None:
-        line(out, f"  refinement: {plan.refinement.message}")
+        text_line(out, f"  refinement: {plan.refinement.message}")
 
 
 def _verdict(proof: Proof) -> str:

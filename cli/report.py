@@ -119,12 +119,17 @@ def print_assumptions(out: Console, assumptions: Sequence[str], mfu_convention: 
     """How MFU counts, and what was assumed for want of a fact."""
     line(out, "[bold]Conventions and assumptions[/bold]")
     for text in (f"MFU counts {mfu_convention}", *assumptions):
-        out.print(f"  - {text}", markup=False, soft_wrap=True)
+        text_line(out, f"  - {text}")
 
 
 def line(out: Console, text: str) -> None:
     """One line that is never folded, so that it can be copied and searched."""
     out.print(text, soft_wrap=True)
+
+
+def text_line(out: Console, text: str) -> None:
+    """One line whose brackets are text, not style."""
+    out.print(text, markup=False, soft_wrap=True)
 
 
 def new_table(title: str, *columns: str) -> Table:

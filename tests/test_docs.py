@@ -169,6 +169,13 @@ def test_the_readme_plans_with_options_that_exist(tmp_path):
     assert "step time" in result, result
 
 
+def test_the_page_of_the_command_line_names_every_option():
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    surface = (ROOT / "tests" / "cli" / "surface.txt").read_text(encoding="utf-8")
+    options = {word.split("/")[-1] for word in surface.split() if word.startswith("--")}
+    assert {option for option in options if f"`{option}" not in page and f" {option}" not in page} == set()
+
+
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_example_scripts_run(script, tmp_path):
     result = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
