@@ -65,6 +65,16 @@ class Closer:
             return self._bands(unit, uniform, loads)
         self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
         unit, _ = self._refreshed(unit)
+        return self._relaxed(unit, uniform) if self.found.beats(unit.bound_s) else math.inf
+
+    def _relaxed(self, unit: Unit, uniform: bool) -> float:
+        """A bound from CP-SAT on a strategy that it cannot state exactly."""
+        limit = self.found.step_s - unit.rest_s
+        self.solved += 1
+        split = solve_split(self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=limit, relaxed=True)
+        if split is None:
+            return math.inf
+        unit, _ = self._refreshed(unit, split.pipeline_s)
         return unit.bound_s if self.found.beats(unit.bound_s) else math.inf
 
     def _refreshed(self, unit: Unit, pipeline_s: float = 0.0) -> tuple[Unit, Compositions | None]:

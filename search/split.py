@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _TIME_STEPS, _BYTE_STEPS = 1 << 20, 1 << 26
+_GRAIN = 64
+"""Parts of a layer that a relaxed model may recompute: ranks that mix kinds recompute the same share of each."""
+
 _WORK_LIMIT = 2.0
 """CP-SAT's deterministic time for one strategy: the same answer on any machine."""
 
@@ -63,14 +66,16 @@ def solve_split(
     slack_bytes: float = 0.0,
     params_below: float = math.inf,
     gap: float = 0.0,
+    relaxed: bool = False,
 ) -> Split | None:
     """The best split of one strategy whose pipeline takes less than ``pipeline_limit_s``; None if there is none.
 
     ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank, and every
     rank has fewer than ``params_below`` parameters. With a ``gap`` above 0 a split within that share of the best does.
+    ``relaxed`` lets ranks recompute any part of any layer and rounds memory down: a bound, not an answer.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
-    model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes)
+    model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes, relaxed)
     if math.isfinite(params_below):
         model.limit_params(params_below)
     return model.solve(pipeline_limit_s, gap)
@@ -79,12 +84,21 @@ def solve_split(
 class _Model:
     """The CP-SAT model of one strategy."""
 
-    def __init__(self, problem: Problem, rows: KindRows, strategy: Strategy, uniform: bool, slack_bytes: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        rows: KindRows,
+        strategy: Strategy,
+        uniform: bool,
+        slack_bytes: float,
+        relaxed: bool,
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self._cp = cp_model
         self.problem, self.rows, self.strategy, self.uniform = problem, rows, strategy, uniform
         self.model = cp_model.CpModel()
+        self.relaxed, self.grain = relaxed, _GRAIN if relaxed else 1
         self.pp, self.vpp = strategy.pp, strategy.vpp
         self.kinds = rows.used
         self.total = problem.model.num_layers
@@ -164,8 +178,8 @@ class _Model:
         for rank, held in enumerate(self.held):
             mine = {}
             for kind in self.kinds:
-                y = self.model.new_int_var(0, self.total, f"y{rank}k{kind}")
-                self.model.add(y <= held[kind])
+                y = self.model.new_int_var(0, self.grain * self.total, f"y{rank}k{kind}")
+                self.model.add(y <= self.grain * held[kind])
                 mine[kind] = y
             out.append(mine)
         if self.uniform:
@@ -186,8 +200,10 @@ class _Model:
                 least = self.model.new_int_var(0, self.total, f"r{rank}")
                 self.model.add_min_equality(least, [count * self.vpp, held[self.kinds[0]]])
                 wanted[rank].append(least)
-        for mine, parts in zip(again, wanted, strict=True):
-            self.model.add(sum(mine.values()) == sum(parts))
+        for rank, (mine, parts) in enumerate(zip(again, wanted, strict=True)):
+            if self.relaxed and self.rows.num_mtp and rank == self._last_rank():
+                continue  # part of the share falls on the multi-token prediction layers
+            self.model.add(sum(mine.values()) == self.grain * sum(parts))
 
     # ---- memory
 
@@ -200,17 +216,19 @@ class _Model:
             if rank == 0:
                 room -= float(rows.state[k, 0])
             if rank == self._last_rank():
-                mtp = float(rows.state[k + 2, 0]) + flight * float(rows.saved[k + 2, 0])
+                kept = float(rows.boundary[k + 2, 0] if self.relaxed and self.full else rows.saved[k + 2, 0])
+                mtp = float(rows.state[k + 2, 0]) + flight * kept
                 room -= float(rows.state[k + 1, 0]) + rows.num_mtp * mtp + lost * float(rows.workspace[k + 1, 0])
             used: list[Any] = []
             for kind in self.kinds:
                 each = float(rows.state[kind, 0]) + flight * float(rows.saved[kind, 0])
                 used.append(self._bytes(each) * self.held[rank][kind])
                 if self.full:
-                    drop = max(0.0, flight * float(rows.saved[kind, 0] - rows.boundary[kind, 0]))
-                    used.append(-math.floor(drop / self.byte) * self.again[rank][kind])
+                    drop = max(0.0, flight * float(rows.saved[kind, 0] - rows.boundary[kind, 0])) / self.grain
+                    less = math.ceil(drop / self.byte) if self.relaxed else math.floor(drop / self.byte)
+                    used.append(-less * self.again[rank][kind])
             used.append(self._transient(rank, lost))
-            self.model.add(sum(used) <= math.floor(room / self.byte))
+            self.model.add(sum(used) <= math.floor(room / self.byte) + self.relaxed)
 
     def _transient(self, rank: int, lost: float) -> Any:
         """Workspace of the largest kind held, and of replaying the largest one when any is recomputed."""
@@ -223,7 +241,7 @@ class _Model:
             sizes = {kind: self._bytes(lost * float(rows.saved[kind, 0])) for kind in self.kinds}
             replay = self.model.new_int_var(0, max(sizes.values()), f"replay{rank}")
             again = self.model.new_bool_var(f"again{rank}")
-            self.model.add(sum(self.again[rank].values()) <= self.total * again)
+            self.model.add(sum(self.again[rank].values()) <= self.grain * self.total * again)
         for kind in self.kinds:
             present = self.model.new_bool_var(f"has{rank}k{kind}")
             self.model.add(self.held[rank][kind] <= self.total * present)
@@ -233,7 +251,7 @@ class _Model:
         return scratch + replay
 
     def _bytes(self, value: float) -> int:
-        return math.ceil(value / self.byte)
+        return math.floor(value / self.byte) if self.relaxed else math.ceil(value / self.byte)
 
     def _last_rank(self) -> int:
         return chunk_ranks(self.pp, self.vpp, self.strategy.schedule)[-1]
@@ -270,7 +288,8 @@ class _Model:
             for kind in self.kinds:
                 load += math.floor(float(rows.time[kind, 0]) / self.second) * self.held[rank][kind]
                 if self.full:
-                    load += math.floor(float(rows.again[kind, 0]) / self.second) * self.again[rank][kind]
+                    again = float(rows.again[kind, 0]) / self.grain
+                    load += math.floor(again / self.second) * self.again[rank][kind]
             self.model.add(slowest >= load)
             loads.append(load)
         if self.strategy.schedule == "interleaved":
@@ -309,7 +328,7 @@ class _Model:
 
     def _strategy(self, solver: cp_model.CpSolver) -> Strategy:
         layers = self._chunk_layers(solver)
-        if not self.full:
+        if not self.full or self.relaxed:
             return replace(self.strategy, layers_per_stage=layers)
         again = tuple(int(sum(solver.value(y) for y in mine.values())) for mine in self.again)
         if not any(again):
