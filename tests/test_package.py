@@ -1,5 +1,6 @@
 """The package as it is installed: everything it needs travels with it, and importing it is quick."""
 
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -147,3 +148,54 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel, tmp_path):
         [home / "bin" / "shardwise", "clusters", "list"], cwd=tmp_path, capture_output=True, text=True
     )
     assert "dgx-h100" in shown.stdout.split(), shown.stderr
+
+
+PUBLIC = [
+    "Cluster",
+    "Estimate",
+    "InfeasibleError",
+    "InputError",
+    "ModelSpec",
+    "NothingFitsError",
+    "Plan",
+    "Problem",
+    "Proof",
+    "Runtime",
+    "ShardwiseError",
+    "Strategy",
+    "UnknownNameError",
+    "Workload",
+    "estimate",
+    "load_cluster",
+    "load_runtime",
+    "plan",
+]
+
+
+def test_the_public_names_are_the_ones_promised():
+    import shardwise
+
+    assert sorted(shardwise.__all__) == sorted(PUBLIC), "if the change is meant, write it here and into CHANGELOG.md"
+    for name in shardwise.__all__:
+        assert getattr(shardwise, name) is not None
+        assert getattr(shardwise, name).__doc__
+    with pytest.raises(AttributeError):
+        shardwise.no_such_name  # noqa: B018
+
+
+def test_there_is_one_version():
+    import shardwise
+
+    assert shardwise.__version__ == PYPROJECT["project"]["version"]
+    assert importlib.metadata.version("shardwise") == shardwise.__version__
+
+
+def test_every_error_has_the_one_root_and_a_builtin():
+    import shardwise
+
+    for name in PUBLIC:
+        if name.endswith("Error"):
+            assert issubclass(getattr(shardwise, name), shardwise.ShardwiseError)
+    assert issubclass(shardwise.InputError, ValueError)
+    assert shardwise.InputError.exit_code == 2
+    assert shardwise.NothingFitsError.exit_code == 3
