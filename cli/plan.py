@@ -106,7 +106,7 @@ def _refuse_contradictions(request: Request, pins: dict[str, str], error: Nothin
     """A request that no memory would satisfy is bad input, not an infeasible plan. Raises InputError for it."""
     if error.closest is not None:
         return
-    if not any("|" in value for value in pins.values()):
+    if pins and "dp" not in pins and not any("|" in value for value in pins.values()):
         from shardwise.search.planner import estimate
 
         # The pins alone as a layout: this names the rule they break.
