@@ -1,0 +1,194 @@
+"""The search against plain enumeration, and the properties that no optimum may break."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardwise.costmodel.estimate import estimate
+from shardwise.costmodel.evaluate import evaluate
+from shardwise.costmodel.strategy import RECOMPUTES, Strategies, Strategy
+from shardwise.search.bounds import split_bounds
+from shardwise.search.constraints import Constraints
+from shardwise.search.exact import search
+from shardwise.search.opening import candidates, open_candidates
+from shardwise.search.proof import TOLERANCE, Clock
+from shardwise.search.space import Space
+
+from .small import brute_force, dense_model, every_split, launcher, moe_model, problem
+
+QUIET = {"fixed_s_per_step": 0.0, "host_s_per_layer": 0.0, "host_s_per_moe_layer": 0.0, "host_s_per_microbatch": 0.0}
+
+
+def solve(p, who="megatron", splits=True, **wishes):
+    return search(Space(p, launcher(who), Constraints.of(**wishes)), splits=splits)
+
+
+@st.composite
+def models(draw):
+    layers, hidden = draw(st.integers(2, 6)), draw(st.sampled_from((256, 512, 1024)))
+    heads = draw(st.sampled_from((2, 4, 8)))
+    if draw(st.booleans()):
+        return moe_model(layers, hidden, heads, draw(st.sampled_from((2, 4))), draw(st.integers(0, 1)))
+    return dense_model(layers, hidden, heads, tied=draw(st.booleans()))
+
+
+@st.composite
+def problems(draw):
+    return problem(
+        draw(models()),
+        gpus=draw(st.sampled_from((1, 2, 2, 4))),
+        batch=draw(st.sampled_from((2, 4, 6, 8))),
+        sequence=draw(st.sampled_from((256, 1024, 4096))),
+        memory_gib=draw(st.sampled_from((None, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0))),
+        cluster=draw(st.sampled_from(("dgx-a100", "dgx-h100"))),
+        **{**QUIET, "host_s_per_layer": draw(st.sampled_from((0.0, 2e-4)))},
+    )
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(problems(), st.sampled_from(("generic", "megatron")))
+def test_the_best_even_split_equals_enumeration(p, who):
+    best, strategy = brute_force(p, launcher(who))
+    found = solve(p, who, splits=False)
+    assert (found.best is None) == (strategy is None)
+    if strategy is not None:
+        # Groups of ZeRO shards are not enumerated here, so the search may only be faster.
+        assert found.step_s <= best * (1.0 + 1e-9)
+        if found.best.zero_group == 0:
+            assert found.step_s == pytest.approx(best, rel=1e-9)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(models(), st.sampled_from((2, 3)), st.sampled_from((4, 8)), st.sampled_from((None, 0.7, 1.1, 1.5, 2.5)))
+@pytest.mark.parametrize("who", ["generic", "megatron"])
+def test_the_best_split_equals_enumeration(who, model, pp, batch, memory):
+    p = problem(model, gpus=pp, batch=batch, sequence=2048, memory_gib=memory, **QUIET)
+    if model.num_layers < pp or model.num_layers > 4:
+        return
+    base = Strategy(pp=pp, num_microbatches=batch)
+    answers = [estimate(p, s) for s in every_split(p, launcher(who), base, uniform=who == "megatron")]
+    best = min((e.step_time_s for e in answers if e.fits), default=np.inf)
+    pins = {"pp": pp, "tp": 1, "cp": 1, "schedule": "1f1b", "micro_batch_size": 1, "zero": 1}
+    found = solve(p, who, pins=pins)
+    assert (found.best is None) == np.isinf(best)
+    if found.best is not None:
+        assert found.step_s == pytest.approx(best, rel=TOLERANCE)
+        assert found.open_bound_s <= best * (1.0 + 1e-9) or np.isinf(found.open_bound_s)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(models(), st.sampled_from((4, 8)), st.sampled_from((None, 1.0, 2.0)), st.sampled_from(RECOMPUTES))
+def test_no_split_undercuts_its_bounds(model, batch, memory, mode):
+    pp = 2
+    p = problem(model, gpus=pp, batch=batch, sequence=2048, memory_gib=memory, **QUIET)
+    base = Strategy(pp=pp, num_microbatches=batch, recompute=mode)
+    one = Strategies.of([base])
+    bound = float(split_bounds(p, one, np.zeros(1), 1e9).bound_s[0])
+    for s in every_split(p, launcher("generic"), base, uniform=False):
+        if s.recompute == mode and s.offload_optimizer == 0.0:
+            answer = estimate(p, s)
+            assert not answer.fits or answer.step_time_s >= bound * (1.0 - 1e-9)
+
+
+def test_the_order_of_knobs_is_as_the_search_assumes():
+    """Overlap on is never slower and takes no memory; recomputing less or offloading less is never slower."""
+    p = problem(moe_model(4), gpus=4, batch=8, memory_gib=2.0)
+    space = Space(p, launcher("generic"), Constraints())
+    rows = candidates(space).strategies
+    rows = rows.take(np.arange(0, len(rows), 7))
+    fast = evaluate(p, rows)
+    for changed in (
+        {"recompute": 1}, {"recompute": 2}, {"recompute": 2, "recompute_layers": 1}, {"offload_optimizer": 1.0},
+        {"tp_overlap": False}, {"dp_overlap": False}, {"ep_overlap": False},
+    ):  # fmt: skip
+        slow = evaluate(p, rows.replace(**changed))
+        assert (slow.step_time_s >= fast.step_time_s * (1.0 - 1e-12)).all(), changed
+        if "overlap" in next(iter(changed)):
+            assert np.array_equal(slow.peak_memory_bytes, fast.peak_memory_bytes)
+    one, two = (evaluate(p, rows.replace(recompute=2, recompute_layers=k)) for k in (1, 2))
+    assert (two.peak_memory_bytes <= one.peak_memory_bytes * (1.0 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("model", [dense_model(6), moe_model(6, first_dense=2)])
+class TestProperties:
+    def base(self, model, **changes):
+        return problem(model, gpus=8, batch=16, sequence=4096, memory_gib=3.0, **{**QUIET, **changes})
+
+    def test_more_memory_is_never_slower(self, model):
+        p = self.base(model)
+        steps = []
+        for memory in (2.0, 2.5, 3.0, 4.0, 8.0):
+            acc = replace(p.cluster.accelerator, memory_bytes=memory * 2**30 + p.runtime.context_bytes)
+            steps.append(solve(replace(p, cluster=replace(p.cluster, accelerator=acc))).step_s)
+        assert all(b <= a * (1.0 + TOLERANCE) for a, b in pairwise(steps))
+
+    def test_more_memory_bandwidth_is_never_slower(self, model):
+        p = self.base(model)
+        acc = p.cluster.accelerator
+        twice = replace(acc, memory_bytes_per_s=2.0 * acc.memory_bytes_per_s)
+        faster = solve(replace(p, cluster=replace(p.cluster, accelerator=twice)))
+        assert faster.step_s <= solve(p).step_s * (1.0 + TOLERANCE)
+
+    def test_a_pin_equal_to_the_optimum_changes_nothing(self, model):
+        p = self.base(model)
+        found = solve(p)
+        for name in ("tp", "pp", "cp", "micro_batch_size", "zero", "recompute", "vpp", "schedule"):
+            again = solve(p, pins={name: getattr(found.best, name)})
+            assert again.step_s == pytest.approx(found.step_s, rel=TOLERANCE), name
+
+    def test_fewer_constraints_are_never_slower(self, model):
+        p = self.base(model)
+        free = solve(p).step_s
+        for wishes in ({"pins": {"tp": 2}}, {"most": {"pp": 1}}, {"bans": {"recompute": "full"}}, {"least": {"cp": 2}}):
+            assert free <= solve(p, **wishes).step_s * (1.0 + TOLERANCE)
+
+    def test_the_same_question_has_the_same_answer(self, model):
+        p = self.base(model)
+        assert solve(p).best == solve(p).best
+
+
+def test_a_time_limit_gives_an_answer_with_an_honest_gap():
+    p = problem(dense_model(6), gpus=8, batch=16, memory_gib=3.0, **QUIET)
+    space = Space(p, launcher("megatron"), Constraints())
+    clock = Clock(1e-9)
+    found = search(space, clock)
+    proof = found.proof(clock.elapsed_s)
+    whole = solve(p)
+    assert found.best is not None and proof.best_bound_s <= whole.step_s <= found.step_s
+    assert proof.finished or proof.gap == 0.0
+    if found.stopped_by:
+        assert proof.stopped_by == "time limit" and not proof.finished
+
+
+def test_an_interrupt_gives_the_best_so_far(monkeypatch):
+    from shardwise.search import exact
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    p = problem(dense_model(6), gpus=8, batch=16, **QUIET)
+    whole = solve(p)
+    monkeypatch.setattr(exact, "_explore", interrupted)
+    found = solve(p)
+    proof = found.proof(0.0)
+    assert found.best is not None and not proof.finished and proof.stopped_by == "interrupt"
+    assert proof.best_bound_s <= whole.step_s <= proof.incumbent_s
+
+
+def test_every_strategy_is_accounted_for():
+    proof = solve(problem(moe_model(4), gpus=8, batch=16, memory_gib=3.0)).proof(1.0)
+    assert proof.considered == sum(proof.removed_by_rule.values()) + proof.evaluated + proof.bounded_out
+
+
+def test_recomputation_uses_the_fewest_layers_that_fit():
+    p = problem(dense_model(6), gpus=1, batch=4, sequence=4096, memory_gib=2.0, **QUIET)
+    space = Space(p, launcher("megatron"), Constraints.of({"micro_batch_size": 1}))
+    opened = open_candidates(space, found := candidates(space), np.arange(len(found)))
+    for i, s in enumerate(opened.strategies):
+        if s.recompute == "full" and opened.fits[i] and s.recompute_layers > 1:
+            fewer = replace(s, recompute_layers=s.recompute_layers - 1)
+            assert not evaluate(p, Strategies.of([fewer])).fits[0]
