@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes an environment with the real Megatron-Core and names its interpreter in SHARDWISE_MEGATRON_PYTHON. Source it.
+# Makes an environment with the real Megatron-Core and DeepSpeed and names its interpreter in SHARDWISE_MEGATRON_PYTHON
+# and SHARDWISE_DEEPSPEED_PYTHON. Source it.
 #
 # It is an environment of its own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU and no
-# Triton: tests/launchers/validators/megatron_runner.py stands in for the kernels.
+# Triton: the runners in tests/launchers/validators stand in for the kernels.
 
 megatron_venv=${MEGATRON_VENV:-$PWD/.venvs/megatron}
 # A CPU build of torch; 3.11 is the oldest Python with a wheel of everything.
@@ -17,4 +18,10 @@ if ! "$megatron_venv/bin/python" -c 'import megatron.core, torch, einops' >/dev/
     --no-deps --ignore-requires-python megatron-core==0.19.2
 fi
 
+# A source distribution that compiles nothing until a kernel is used.
+if ! "$megatron_venv/bin/python" -c 'import importlib.metadata as m; m.version("deepspeed")' >/dev/null 2>&1; then
+  "$megatron_venv/bin/pip" install --quiet --disable-pip-version-check deepspeed==0.19.8
+fi
+
 export SHARDWISE_MEGATRON_PYTHON=$megatron_venv/bin/python
+export SHARDWISE_DEEPSPEED_PYTHON=$megatron_venv/bin/python
