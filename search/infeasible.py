@@ -122,7 +122,11 @@ def _rule_reason(space: Space) -> str:
         )
     removed = [(name, count) for name, count in tally.removed.items() if count]
     last = ", ".join(f"{name} ({count:,})" for name, count in removed[-_SHOWN_RULES:])
-    return f"rules leave no layout of {tally.considered:,}: the last to remove any were {last}"
+    gpus, batch = problem.cluster.num_gpus, problem.workload.global_batch_size
+    whole = (
+        f" (tp·cp·pp·dp must be {gpus} GPUs and dp·mbs divide the batch of {batch})" if space.constraints.items else ""
+    )
+    return f"rules leave no layout of {tally.considered:,}: the last to remove any were {last}{whole}"
 
 
 # ---- what would help

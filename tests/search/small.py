@@ -24,7 +24,7 @@ def mixer(hidden: int, heads: int, kv_heads: int) -> Mixer:
     dim = hidden // heads
     linears = (
         Linear("qkv", hidden, (heads + 2 * kv_heads) * dim, Split.COLUMN),
-        Linear("out", heads * dim, hidden, Split.ROW),
+        Linear("attention_out", heads * dim, hidden, Split.ROW),
     )
     return Mixer("gqa", linears, AttentionCore(heads, kv_heads, dim, dim))
 
