@@ -44,9 +44,9 @@ class Site:
 
 
 SITES = (
-    Site("Omni-Path", "omni-path", 0.25, 0.8, "Omni-Path of Jean Zay: shares fitted to the BLOOM and BigScience rows"),
+    Site("Omni-Path", "omni-path", 0.138, 0.24, "Omni-Path of Jean Zay: shares fitted to the BLOOM and BigScience rows"),
     Site(
-        r"IB \(8x200Gb/s HDR, recalled\)", "ib-hdr-recalled", 0.5, 0.8, "rate recalled: shares fitted to its own rows"
+        r"IB \(8x200Gb/s HDR, recalled\)", "ib-hdr-recalled", 0.0725, 0.8, "rate recalled: shares fitted to its own rows"
     ),
 )
 """Networks by how rows word them; the shares are of the site, not of a row."""

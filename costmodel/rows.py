@@ -138,9 +138,14 @@ def row_workload(row: Mapping[str, Any], notes: list[str]) -> Workload:
     if row["model"].get("moe"):
         notes.append("tokens are taken to be spread evenly over the experts")
     try:
-        return Workload(batch, sequence, dtype=dtype, optimizer=optimizer)
+        return Workload(batch, sequence, dtype=dtype, optimizer=optimizer, train_mtp=_trains_mtp(row, text))
     except InputError as error:
         raise RowSkippedError(str(error)) from None
+
+
+def _trains_mtp(row: Mapping[str, Any], text: str) -> bool:
+    """Multi-token-prediction layers are trained unless the row says that it went without."""
+    return not re.search(r"w[-/]?o[- ]mtp|without MTP", f"{row['id']} {text}", re.IGNORECASE)
 
 
 def row_strategy(
@@ -157,7 +162,7 @@ def row_strategy(
     vpp = _virtual_stages(parallel, model, runtime, pp, notes)
     mbs, count = _microbatches(parallel, runtime, dp, pp, notes)
     return Strategy(
-        layers_per_stage=_layout(model, runtime, pp, vpp, notes),
+        layers_per_stage=_layout(model, runtime, pp, vpp, notes) if _trains_mtp(row, text) else None,
         tp=tp,
         sp=_sequence_parallel(parallel, runtime, tp, notes),
         cp=cp,
