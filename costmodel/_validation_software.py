@@ -31,7 +31,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("jax", notes=r"^JAX |MaxText|Paxml"),
     Choice("deepspeed-zero-v100", gpu="V100", notes=r"HF Trainer \+ DeepSpeed"),
     Choice("deepspeed-zero", notes=r"DeepSpeed zero\d|HF MoE loop"),
-    Choice("deepspeed-zero", software="megatron-2021", notes=r"DeepSpeed ZeRO-3"),
+    Choice("deepspeed-zero-2021", software="megatron-2021", notes=r"DeepSpeed ZeRO-3"),
     Choice(
         "megatron-core-moe", software="megatron-2021", gpu="H100", why="software megatron-2021 cannot be: H100 and MoE"
     ),
