@@ -10,9 +10,8 @@ from typing import Literal
 class Knob:
     """One shared figure. ``match``: patterns of runtime, accelerator or link technology names.
 
-    ``field``: a runtime field; ``sustained.DTYPE+DTYPE`` or ``attention.KERNEL`` of an accelerator (the unfused kernel has
-    its passes multiplied); ``efficiency`` (all kinds but p2p) or ``efficiency.p2p`` of a link, multiplying its shares.
-    ``precision``: the workload precisions it is read from, all if empty.
+    ``field``: a runtime field; ``sustained.DTYPE+DTYPE`` or ``attention.KERNEL`` (its sustained share) of an
+    accelerator; ``efficiency`` (all kinds but p2p) or ``efficiency.p2p`` of a link, multiplying its shares.
     """
 
     name: str
@@ -21,7 +20,6 @@ class Knob:
     field: str
     low: float
     high: float
-    precision: tuple[str, ...] = ()
 
 
 def _device(name: str, match: tuple[str, ...], field: str, low: float, high: float) -> Knob:

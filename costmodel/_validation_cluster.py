@@ -44,9 +44,15 @@ class Site:
 
 
 SITES = (
-    Site("Omni-Path", "omni-path", 0.138, 0.24, "Omni-Path of Jean Zay: shares fitted to the BLOOM and BigScience rows"),
     Site(
-        r"IB \(8x200Gb/s HDR, recalled\)", "ib-hdr-recalled", 0.0725, 0.8, "rate recalled: shares fitted to its own rows"
+        "Omni-Path", "omni-path", 0.138, 0.24, "Omni-Path of Jean Zay: shares fitted to the BLOOM and BigScience rows"
+    ),
+    Site(
+        r"IB \(8x200Gb/s HDR, recalled\)",
+        "ib-hdr-recalled",
+        0.0725,
+        0.8,
+        "recalled rate: shares fitted to its rows",
     ),
 )
 """Networks by how rows word them; the shares are of the site, not of a row."""
@@ -101,7 +107,8 @@ def _cluster(gpu: str, count: int, per_node: int | None, words: str) -> tuple[Cl
     except InputError as error:
         raise RowSkippedError(f"hardware.gpu = {gpu!r}: {error}") from None
     base = _base_system(accelerator.name)
-    tiers, notes = list(base.tiers), []
+    tiers = list(base.tiers)
+    notes: list[str] = []
     node = per_node or base.node_size
     if per_node and per_node != base.node_size and tiers[0].size == base.node_size:
         tiers[0] = replace(tiers[0], size=per_node)

@@ -12,11 +12,14 @@ def render(source: str, summary: Mapping[str, Any]) -> str:
     step = summary["step_time"]
     parts = [
         f"# Predictions against the measured runs of {source}",
-        f"{summary['predicted']} rows predicted, {summary['skipped']} left out (listed at the end). Errors are predicted"
-        " over measured minus 1; suspect rows are kept apart.",
+        f"{summary['predicted']} rows predicted, {summary['skipped']} left out (listed at the end). Errors are"
+        " predicted over measured minus 1; suspect rows are kept apart.",
         "## Step time",
         _errors([(name.replace("_", " "), step[name]) for name in ("all", "fully_stated", "partly_stated")], "rows"),
         *_step_sections(step),
+        "## Intervals",
+        "Each prediction carries a range that is meant to hold 80 % of measurements.",
+        _coverage(summary["interval_coverage"]),
         "## Peak memory",
         _errors(summary["memory"].items(), "kind of figure · source"),
         "## Fits or runs out of memory",
@@ -68,6 +71,11 @@ def _errors(cells: Iterable[tuple[str, Mapping[str, Any]]], label: str) -> str:
         if c["n"]
     ]
     return _table((label, "n", "median", "P90", "bias"), rows)
+
+
+def _coverage(cells: Mapping[str, Any]) -> str:
+    rows = [(n, str(c["n"]), _percent(c["inside"]), f"± {_percent(c['half_width'])}") for n, c in cells.items()]
+    return _table(("rows", "n", "inside the range", "mean range"), rows)
 
 
 def _confusion(fits: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .estimate import interval
 from .model import AttentionCore, ModelSpec, RecurrentCore
 from .rows import RowInputs
 
@@ -44,6 +45,8 @@ class Facts:
     predicted_bytes: float
     oom: bool | None
     fits: bool
+    interval_s: tuple[float, float]
+    """The range that the prediction itself claims."""
     baseline_mfu: float | None
     """Useful FLOPs per accelerator and second over its peak, had the row run at its measured time (baseline MFU)."""
 
@@ -85,6 +88,7 @@ def gather_facts(
         predicted_bytes=float(peak or 0.0),
         oom=measured.get("oom") if isinstance(measured.get("oom"), bool) else None,
         fits=bool(fits),
+        interval_s=interval(problem, float(seconds or 0.0)),
         baseline_mfu=rate,
     )
 
@@ -155,6 +159,7 @@ def summarise(facts: Sequence[Facts], skipped: Sequence[tuple[str, str | None]])
             "by_source": _by(timed, lambda f: f"{f.source} · {f.device}"),
             "by_runtime": _by(timed, lambda f: f.runtime),
         },
+        "interval_coverage": coverage(timed),
         "suspect": _by([f for f in facts if f.suspect and f.measured_s], lambda f: str(f.suspect)),
         "memory": _memory(trusted),
         "fits": confusion(trusted),
@@ -179,6 +184,24 @@ def _by(facts: Iterable[Facts], key: Callable[[Facts], str]) -> dict[str, dict[s
         if f.error is not None:
             cells[key(f)].append(f.error)
     return {name: spread(values) for name, values in sorted(cells.items(), key=lambda kv: (-len(kv[1]), kv[0]))}
+
+
+def coverage(facts: Sequence[Facts]) -> dict[str, dict[str, float | int]]:
+    """Share of rows measured inside the predicted range, which claims 80 %, and the mean half-width of the ranges."""
+    cells: dict[str, list[Facts]] = defaultdict(list)
+    for f in facts:
+        for name in ("all", f"{f.kind}, {_stated(f)}"):
+            cells[name].append(f)
+    out: dict[str, dict[str, float | int]] = {}
+    for name, rows in sorted(cells.items(), key=lambda kv: -len(kv[1])):
+        inside = [f.interval_s[0] <= (f.measured_s or 0.0) <= f.interval_s[1] for f in rows]
+        width = [(f.interval_s[1] - f.interval_s[0]) / (2.0 * f.predicted_s) for f in rows]
+        out[name] = {
+            "n": len(rows),
+            "inside": round(float(np.mean(inside)), 4),
+            "half_width": round(float(np.mean(width)), 4),
+        }
+    return out
 
 
 def _memory(facts: Sequence[Facts]) -> dict[str, Any]:

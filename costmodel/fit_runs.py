@@ -1,9 +1,9 @@
 """Fit efficiency figures to measured runs: ``python -m shardwise.costmodel.fit_runs FILES…``.
 
 A knob is one figure that many rows share: of a device (``accelerator``), a link technology (``network``) or a framework
-release (``runtime``). None belongs to a row. Each stays inside bounds that physics or the framework's code allows; one that
-ends at a bound is reported, because it stands for a mechanism that is missing. Sources count by the square root of their
-rows, so that a sweep of a thousand layouts does not drown ten careful rows of another paper.
+release (``runtime``). None belongs to a row. Each stays inside bounds that physics or the framework's code allows; one
+that ends at a bound is reported, because it stands for a mechanism that is missing. Sources count by the square root of
+their rows, so that a sweep of a thousand layouts does not drown ten careful rows of another paper.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ Array = NDArray[np.float64]
 LOSS_SCALE = 0.10
 """Log error beyond which a row counts linearly instead of squared (soft L1)."""
 
+PRIOR = 0.235
+"""Pull of each knob towards its shipped figure, per share of its bounds: what the runs do not tell stays as it is."""
+
 STEP = 0.02
-"""Relative step of the finite differences."""
+"""Step of the finite differences, as a share of a knob's bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,18 @@ class Batch:
         return evaluate(problem, self.strategies).step_time_s
 
 
+def thinned(runs: Sequence[Run], most: int) -> list[Run]:
+    """At most that many runs of each source, evenly spaced in the order of the file."""
+    members: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        members[run.source].append(run)
+    kept: list[Run] = []
+    for rows in members.values():
+        count = min(most, len(rows))
+        kept += [rows[k * len(rows) // count] for k in range(count)]
+    return kept
+
+
 def load_runs(paths: Iterable[str], kinds: frozenset[str] = frozenset()) -> list[Run]:
     """Timed, unsuspected rows of the files, each id once; ``kinds`` keeps dense or moe models only."""
     seen: dict[str, Run] = {}
@@ -85,8 +100,6 @@ def load_runs(paths: Iterable[str], kinds: frozenset[str] = frozenset()) -> list
 
 def start_value(knob: Knob, problem: Problem) -> float | None:
     """The figure a knob would change in this problem, or None where it does not reach it."""
-    if knob.precision and not any(fnmatchcase(problem.workload.dtype, p) for p in knob.precision):
-        return None
     if knob.target == "runtime":
         if not _matches(knob, problem.runtime.name):
             return None
@@ -198,7 +211,7 @@ class Fit:
             for key, members in by_problem.items()
         ]
         self.measured = np.array([run.measured_s for run in runs])
-        sizes = defaultdict(int)
+        sizes: dict[str, int] = defaultdict(int)
         for run in runs:
             sizes[run.source] += 1
         self.weight = np.array([sizes[run.source] ** -0.25 for run in runs])
@@ -223,7 +236,8 @@ class Fit:
             return np.asarray(self.low + span * x)
 
         def residual(x: Array) -> Array:
-            return np.asarray(self.weight * np.log(self.predict(values(x)) / self.measured))
+            misfit = self.weight * np.log(self.predict(values(x)) / self.measured)
+            return np.concatenate([misfit, pull * (x - x0)])
 
         def jacobian(x: Array) -> Array:
             base = self.predict(values(x))
@@ -233,12 +247,13 @@ class Fit:
                 moved = x.copy()
                 moved[k] += step
                 out[:, k] = self.weight * (np.log(self.predict(values(moved), k, base)) - np.log(base)) / step
-            return out
+            return np.vstack([out, pull * np.eye(len(x))])
 
-        x0 = np.clip((self.start - self.low) / span, 0.02, 0.98)
+        x0 = np.clip((self.start - self.low) / span, 0.001, 0.999)
+        pull = PRIOR * float(np.mean(self.weight))
         result = least_squares(
-            residual, x0, jac=jacobian, bounds=(0.0, 1.0), loss="soft_l1", f_scale=LOSS_SCALE * float(np.mean(self.weight)),
-            max_nfev=iterations, x_scale=1.0,
+            residual, x0, jac=jacobian, bounds=(0.0, 1.0), loss="soft_l1",
+            f_scale=LOSS_SCALE * float(np.mean(self.weight)), max_nfev=iterations, x_scale=1.0,
         )  # fmt: skip
         return values(result.x)
 
@@ -262,7 +277,7 @@ def leave_one_source_out(runs: Sequence[Run], knobs: Sequence[Knob], least: int,
     for run in runs:
         sizes[run.source] += 1
     for source in sorted((s for s, n in sizes.items() if n >= least), key=lambda s: -sizes[s]):
-        train = Fit([r for r in runs if r.source != source], knobs)
+        train = Fit(thinned([r for r in runs if r.source != source], 150), knobs)
         fitted = dict(zip(train.knobs, train.solve(iterations), strict=True))
         test = Fit([r for r in runs if r.source == source], knobs)
         values = np.array([fitted.get(k, v) for k, v in zip(test.knobs, test.start, strict=True)])
@@ -302,13 +317,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", metavar="RUNS.jsonl")
     parser.add_argument("--kind", action="append", choices=("dense", "moe"), help="only models of this kind")
     parser.add_argument("--only", action="append", metavar="PATTERN", help="only knobs whose name matches")
+    parser.add_argument("--most", type=int, default=150, metavar="ROWS", help="fit to that many rows of each source")
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--leave-out", type=int, metavar="ROWS", help="also leave out each source of that many rows")
     options = parser.parse_args(argv)
     runs = load_runs(options.files, frozenset(options.kind or ()))
     knobs = [k for k in KNOBS if not options.only or any(fnmatchcase(k.name, p) for p in options.only)]
+    train = Fit(thinned(runs, options.most), knobs)
+    fitted = dict(zip(train.knobs, train.solve(options.iterations), strict=True))
     fit = Fit(runs, knobs)
-    values = fit.solve(options.iterations)
+    values = np.array([fitted.get(k, v) for k, v in zip(fit.knobs, fit.start, strict=True)])
     sys.stdout.write(report(fit, values, fit.errors(), fit.errors(values)) + "\n")
     if options.leave_out:
         for source, cell in leave_one_source_out(runs, knobs, options.leave_out, options.iterations).items():

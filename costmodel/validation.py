@@ -1,6 +1,7 @@
 """Predict every measured run of a JSON-lines file and say how far off the predictions are.
 
-``validate_rows`` never raises for a bad row: it is reported as skipped, with the reason. The file itself must be readable.
+``validate_rows`` never raises for a bad row: it is reported as skipped, with the reason. The file itself must be
+readable.
 """
 
 from __future__ import annotations
