@@ -8,6 +8,7 @@ the best split is then the N-th smallest of all those times, because every layer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -102,7 +103,34 @@ def slowest_stage_s(rows: KindRows) -> Array:
     used = rows.used
     for kinds in [[k] for k in used] + ([used] if len(used) > 1 else []):
         best = np.maximum(best, _slowest_of(rows, kinds))
+    if rows.group.schedule == "interleaved":
+        for kind in used:
+            best = np.maximum(best, _turns_s(rows, kind))
     return best
+
+
+def _turns_s(rows: KindRows, kind: int) -> Array:
+    """Seconds that the turns of interleaved ranks take together at least, counting one kind of layer, ``[n]``.
+
+    A turn is as long as its slowest chunk; one of ``M`` seconds has room for ``pp · floor(M / t)`` layers of ``t``
+    seconds. The first turn also holds the embedding and the last one the head, on one of their chunks each. Beyond
+    that, every ``t`` seconds more, in whatever turn, make room for ``pp`` layers.
+    """
+    pp, each = rows.group.pp, rows.time[kind]
+    shortest = np.full(len(each), np.inf)
+    for first, room in _end_turns(rows.first_s, each, pp):
+        for last, more in _end_turns(rows.last_s, each, pp):
+            missing = np.maximum(0.0, np.ceil((float(rows.layers[kind]) - room - more) / pp - 1e-9))
+            shortest = np.minimum(shortest, first + last + missing * each)
+    return shortest
+
+
+def _end_turns(end: Array, each: Array, pp: int) -> Iterator[tuple[Array, Array]]:
+    """Lengths worth giving to a turn with something at its end, and the layers each has room for."""
+    lengths = (end, np.maximum(each, np.ceil(end / each - 1e-9) * each), end + each)
+    for length in lengths:
+        beside = np.floor(length / each + 1e-9)
+        yield length, (pp - 1) * beside + np.floor((length - end) / each + 1e-9)
 
 
 def _slowest_of(rows: KindRows, kinds: list[int]) -> Array:
@@ -285,7 +313,7 @@ def _exposed_with(rows: KindRows, windows: Load, at: Ints, rest: Totals, buckets
         group, strategies=group.strategies.take(at), key=group.key[at], counts=counts,
         ranks=np.zeros(1, dtype=np.int64), repeats=np.ones(1),
     )  # fmt: skip
-    passes = (getattr(windows, name)[:, at] for name in ("forward", "backward", "weight", "recompute"))
-    load = Load(*passes, windows.stagger[at])
+    w = windows
+    load = Load(w.forward[:, at], w.backward[:, at], w.weight[:, at], w.recompute[:, at], w.stagger[at])
     times = {phase: seconds[at] for phase, seconds in rest.gradients.items()}
     return dp_exposed_s(few, load, np.zeros(len(at), dtype=np.int64), times)

@@ -177,6 +177,10 @@ class Space:
         ]
         if others:
             out.append(f"uneven layer splits are tried but not proven for schedules {', '.join(others)}")
+        if offered_names(self.launcher.capabilities, "schedule", ["interleaved"]):
+            out.append(
+                "virtual stages of interleaving hold at most one layer more or less than an even share, the ends fewer"
+            )
         if breadth.hsdp and offers(self.launcher.capabilities, "zero_group") and not wishes.touches("zero_group"):
             out.append("ZeRO shards over all of dp·cp or over one network tier's domain; pin zero_group for others")
         if breadth.micro_batch_size < self.problem.workload.global_batch_size and not wishes.touches(

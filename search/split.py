@@ -27,8 +27,8 @@ _TIME_STEPS, _BYTE_STEPS = 1 << 20, 1 << 26
 _GRAIN = 64
 """Parts of a layer that a relaxed model may recompute: ranks that mix kinds recompute the same share of each."""
 
-_WORK_LIMIT = 2.0
-"""CP-SAT's deterministic time for one strategy: the same answer on any machine."""
+_WORK_LIMIT, _LITTLE_WORK = 2.0, 0.05
+"""CP-SAT's deterministic time for one strategy, and where near the best will do: the same answer on any machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,11 @@ class _Model:
         count = self.pp * self.vpp
         even = self._even()
         cuts: list[Any] = [0]
+        least, most = 1, self.total
+        if self.strategy.schedule == "interleaved":
+            least, most = max(1, self.total // count - 1), -(-self.total // count) + 1
         for c in range(count):
-            n = self.model.new_int_var(0 if c in (0, count - 1) else 1, self.total, f"n{c}")
+            n = self.model.new_int_var(0 if c in (0, count - 1) else least, most, f"n{c}")
             self.model.add_hint(n, even[c])
             self.chunks.append(n)
             cut = self.model.new_int_var(0, self.total, f"cut{c}")
@@ -166,11 +169,10 @@ class _Model:
         for c, inside in enumerate(self.inside):
             inside[self.kinds[-1]] = self.chunks[c] - sum(inside[k] for k in self.kinds[:-1])
         ranks = chunk_ranks(self.pp, self.vpp, self.strategy.schedule)
-        held: list[dict[int, Any]] = [dict.fromkeys(self.kinds, 0) for _ in range(self.pp)]
-        for rank, inside in zip(ranks, self.inside, strict=True):
-            for kind in self.kinds:
-                held[rank][kind] += inside[kind]
-        return held
+        mine = [[inside for r, inside in zip(ranks, self.inside, strict=True) if r == rank] for rank in range(self.pp)]
+        # A new sum of each: adding to an expression in place would change the chunk's own.
+        total = self._cp.LinearExpr.sum
+        return [{kind: total([inside[kind] for inside in chunks]) for kind in self.kinds} for chunks in mine]
 
     def _recomputed(self) -> list[dict[int, Any]]:
         """Variables for the recomputed layers of each kind on each rank."""
@@ -311,7 +313,7 @@ class _Model:
         return turns
 
     def solve(self, pipeline_limit_s: float, gap: float) -> Split | None:
-        """Minimise under the limit, to within the gap."""
+        """Minimise under the limit, to within the gap (and then with less work)."""
         unit = self.second / self.scale
         if math.isfinite(pipeline_limit_s):
             self.model.add(self.cost <= max(0, math.ceil(pipeline_limit_s / unit)))
@@ -319,7 +321,7 @@ class _Model:
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.relative_gap_limit = gap
-        solver.parameters.max_deterministic_time = _WORK_LIMIT
+        solver.parameters.max_deterministic_time = _LITTLE_WORK if gap else _WORK_LIMIT
         status = solver.solve(self.model)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             return None if status == self._cp.INFEASIBLE else Split(self.strategy, 0.0, False)

@@ -33,10 +33,10 @@ _LOOK = 24
 _WORTH_SOLVING = 0.01
 """CP-SAT is asked for a price's layer split where it may shorten the step by this share."""
 
-_MOST_SPLITS = 5
+_MOST_SPLITS = 4
 """Layer splits solved for prices, at most: the mesh first. Prices beyond are those of even splits."""
 
-_SPLIT_GAP = 0.002
+_SPLIT_GAP = 0.005
 """How close to the best those splits are."""
 
 _GIB = float(1 << 30)
