@@ -52,6 +52,7 @@ BREADTHS = (
     Breadth("broad", 64, 256, False, True, 3, (0, 1, 2, 3)),
     Breadth("usual", 16, 1024, False, True, 2, (0, 1, 2, 3)),
     Breadth("narrow", 8, 2048, False, False, 1, (0, 1, 2, 3)),
+    Breadth("slim", 8, 2048, False, False, 1, (1, 3)),
     Breadth("narrowest", 4, 4096, False, False, 1, (1, 3)),
 )
 """From the widest to the narrowest; the space takes the first that its budget of strategies allows."""
@@ -185,6 +186,8 @@ class Axes:
         """(zero, zero_group): the whole group, and one network tier's domain for HSDP."""
         stages = np.array(self.breadth.zero if not self.constraints.touches("zero") else (0, 1, 2, 3))
         stages = offered(self.capabilities, "zero", stages)
+        if not len(stages):  # the breadth names none of the launcher's
+            stages = offered(self.capabilities, "zero", np.arange(4))
         mesh = (rows["dp"] * rows["cp"])[:, None]
         groups = [np.zeros_like(mesh)]
         if self.breadth.hsdp and offers(self.capabilities, "zero_group"):

@@ -29,7 +29,7 @@ EXACT_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved"})
 BLOCK = 1 << 17
 """Rows built at once, at most: bounds memory, not the answer."""
 
-BUDGET = 250_000
+BUDGET = 300_000
 """Candidates, at most, before the breadth of the axes is reduced (the result then says so)."""
 
 _HOPELESS = 12
