@@ -196,6 +196,8 @@ def _as_measured(entry: ReadRow, own: RowInputs, peak: float) -> tuple[float, tu
     if not isinstance(measured, Mapping) or not measured.get("peak_memory_gb"):
         return peak, ()
     kind = str(entry.row.get("memory_kind") or "")
+    if kind == "not stated" and own.problem.runtime.launcher == "megatron":
+        kind = "allocator peak (not stated: what Megatron-LM's log prints)"
     unseen = next((parts for start, parts in NOT_COUNTED.items() if kind.startswith(start)), ())
     if not unseen:
         return peak, ()
