@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _MOST_TRIES = 8
 """Uneven splits tried for schedules whose step the integer model does not state: outside the proven space."""
+
+_TIDY_GAP = 0.02
+"""How close to the most even split is even enough."""
 
 _ROUNDS = 6
 """Bands of the fullest rank's parameters closed one after the other, at most."""
@@ -145,6 +148,8 @@ class Closer:
         if answer.fits:
             found.splits.append((answer.step_time_s, split.strategy))
             found.offer(split.strategy, answer.step_time_s, answer.peak_memory_bytes)
+            if found.best is split.strategy:
+                found.pipeline_s = split.pipeline_s
         return answer
 
     def _trusted(self, strategy: Strategy) -> bool:
@@ -161,6 +166,21 @@ class Closer:
             can = splittable(problem, launcher, s)
             self._abilities[key] = (can, can and s.recompute == "full" and one_number(problem, launcher, s))
         return self._abilities[key]
+
+
+def tidied(found: Found) -> Strategy | None:
+    """The incumbent with the split nearest to the even one that is no slower and fits."""
+    best, problem, launcher = found.best, found.problem, found.space.launcher
+    if best is None or best.layers_per_stage is None or not math.isfinite(found.pipeline_s):
+        return best
+    bare = replace(best, layers_per_stage=None, recompute_per_stage=None)
+    uniform = best.recompute == "full" and one_number(problem, launcher, bare)
+    limit = found.pipeline_s * (1.0 + 1e-9)
+    split = solve_split(problem, bare, uniform=uniform, pipeline_limit_s=limit, gap=_TIDY_GAP, tidy=True)
+    if split is None or split.strategy.layers_per_stage is None or launcher.violations(problem, split.strategy):
+        return best
+    answer = estimate(problem, split.strategy)
+    return split.strategy if answer.fits and answer.step_time_s <= found.step_s * (1.0 + 1e-9) else best
 
 
 def best_split(problem: Problem, launcher: Launcher, strategy: Strategy, gap: float) -> Estimate | None:

@@ -20,7 +20,7 @@ from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .bounds import SplitBounds, split_bounds
-from .closing import Closer, Unit
+from .closing import Closer, Unit, tidied
 from .opening import Candidates, Opened, can_fit, candidates, open_candidates
 from .proof import TOLERANCE, Clock, Proof
 from .space import Space
@@ -51,6 +51,8 @@ class Found:
     best: Strategy | None = None
     step_s: float = math.inf
     peak_bytes: float = math.inf
+    pipeline_s: float = math.inf
+    """What CP-SAT has the incumbent's pipeline take, where the incumbent is one of its splits."""
     splits: list[tuple[float, Strategy]] = field(default_factory=list)
     """Solved splits that fit, with their step times."""
     open_bound_s: float = math.inf
@@ -67,7 +69,7 @@ class Found:
     def offer(self, strategy: Strategy, step_s: float, peak_bytes: float) -> None:
         """Make a strategy that fits the incumbent if it is faster, or as fast in less memory."""
         if (step_s, peak_bytes) < (self.step_s, self.peak_bytes):
-            self.best, self.step_s, self.peak_bytes = strategy, step_s, peak_bytes
+            self.best, self.step_s, self.peak_bytes, self.pipeline_s = strategy, step_s, peak_bytes, math.inf
 
     def stop(self, reason: str, bound_s: float) -> None:
         """Note that the search ends early, with something of this bound left."""
@@ -150,6 +152,7 @@ def _explore(found: Found, clock: Clock, report: Progress, splits: bool) -> None
     if waiting:
         _close(found, closer, Opened.concatenate(waiting), clock, report)
     found.solved = closer.solved
+    found.best = tidied(found)
 
 
 def take_opened(found: Found, opened: Opened) -> None:

@@ -67,17 +67,21 @@ def solve_split(
     params_below: float = math.inf,
     gap: float = 0.0,
     relaxed: bool = False,
+    tidy: bool = False,
 ) -> Split | None:
     """The best split of one strategy whose pipeline takes less than ``pipeline_limit_s``; None if there is none.
 
     ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank, and every
     rank has fewer than ``params_below`` parameters. With a ``gap`` above 0 a split within that share of the best does.
-    ``relaxed`` lets ranks recompute any part of any layer and rounds memory down: a bound, not an answer.
+    ``relaxed`` lets ranks recompute any part of any layer and rounds memory down: a bound, not an answer. ``tidy``
+    asks for the split nearest to the even one among those within the limit.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
     model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes, relaxed)
     if math.isfinite(params_below):
         model.limit_params(params_below)
+    if tidy:
+        model.prefer_even()
     return model.solve(pipeline_limit_s, gap)
 
 
@@ -311,6 +315,17 @@ class _Model:
             seconds = [math.floor(float(rows.time[kind, 0]) / self.second) * inside[kind] for kind in self.kinds]
             self.model.add(turns[c // self.pp] >= sum(seconds) + math.floor(ends.get(c, 0.0) / self.second))
         return turns
+
+    def prefer_even(self) -> None:
+        """Minimise how far the split is from the even one instead of its time."""
+        sizes = self.chunks or [held[self.kinds[0]] for held in self.held]
+        even = self._even()
+        wanted = even if self.chunks else [sum(even[rank :: self.pp]) for rank in range(self.pp)]
+        off = [self.model.new_int_var(0, self.total, f"off{i}") for i in range(len(sizes))]
+        for far, size, want in zip(off, sizes, wanted, strict=True):
+            self.model.add(far >= size - want)
+            self.model.add(far >= want - size)
+        self.model.minimize(sum(off))
 
     def solve(self, pipeline_limit_s: float, gap: float) -> Split | None:
         """Minimise under the limit, to within the gap (and then with less work)."""

@@ -30,6 +30,9 @@ _MODES = ("recompute", "offload_optimizer")
 _LOOK = 24
 """Candidates opened for each price: those of the least bounds that have room for their layers."""
 
+_MOST_EVIDENCE = 2048
+"""Opened strategies looked at for prices, at most: those of the least bounds."""
+
 _WORTH_SOLVING = 0.01
 """CP-SAT is asked for a price's layer split where it may shorten the step by this share."""
 
@@ -123,24 +126,28 @@ def _beyond(found: Found, name: str, value: int) -> list[int]:
 def _gather(found: Found, best: Estimate, groups: list[Ints]) -> _Evidence | None:
     """Open the most promising candidates of every question at once."""
     c = found.candidates
-    likely = [_likely(found, rows) for rows in groups]
+    known = np.unique(np.concatenate([o.parent for o in found.opened])) if found.opened else np.empty(0, dtype=np.int64)
+    likely = [_likely(found, rows, known) for rows in groups]
     every = np.unique(np.concatenate(likely)) if likely else np.empty(0, dtype=np.int64)
-    if not len(every):
+    if len(every):
+        roomy = every[can_fit(found.space, c.strategies.take(every))]
+        chosen = np.unique(np.concatenate([rows[np.isin(rows, roomy)][:_LOOK] for rows in likely]))
+        take_opened(found, open_candidates(found.space, c, chosen))
+    if not found.opened:
         return None
-    roomy = every[can_fit(found.space, c.strategies.take(every))]
-    chosen = np.unique(np.concatenate([rows[np.isin(rows, roomy)][:_LOOK] for rows in likely]))
-    opened = open_candidates(found.space, c, chosen)
-    take_opened(found, opened)
+    opened = Opened.concatenate(found.opened)
+    opened = opened.take(np.isin(opened.parent, np.unique(np.concatenate(groups))))
+    opened = opened.take(np.argsort(opened.bound_s, kind="stable")[:_MOST_EVIDENCE])
     bounds = split_bounds(found.problem, opened.strategies, opened.bound_s, 2.0 * best.step_time_s)
     return _Evidence(opened, bounds.bound_s, {})
 
 
-def _likely(found: Found, rows: Ints) -> Ints:
-    """The first of some candidates (sorted by bound) whose bound is under the best of them that fits as it is."""
+def _likely(found: Found, rows: Ints, known: Ints) -> Ints:
+    """The first unopened of some candidates (sorted by bound) whose bound is under the best of them that fits."""
     c = found.candidates
     least = float(c.step_s[rows[c.fits[rows]]].min(initial=math.inf))
-    rows = rows[: 4 * _LOOK]
-    return rows[c.bound_s[rows] < least]
+    rows = rows[c.bound_s[rows] < least]
+    return rows[~np.isin(rows, known)][: 4 * _LOOK]
 
 
 def _answer(found: Found, best: Estimate, q: _Question, evidence: _Evidence | None) -> Notch:
