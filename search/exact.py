@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shardwise.costmodel.evaluate import capacity_bytes, evaluate
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.splits import even_split
-from shardwise.costmodel.strategy import Strategies, Strategy
+from shardwise.costmodel.strategy import Strategy
 
 from .bounds import SplitBounds, split_bounds
 from .closing import Closer, Unit, tidied
@@ -209,8 +208,3 @@ def with_split(problem: Problem, strategy: Strategy) -> Strategy:
     if strategy.pp == 1 or strategy.layers_per_stage is not None:
         return strategy
     return replace(strategy, layers_per_stage=even_split(problem.model.num_layers, strategy.pp * strategy.vpp))
-
-
-def fits_evenly(problem: Problem, strategy: Strategy) -> bool:
-    """Whether a strategy fits with its layers split evenly."""
-    return bool(evaluate(problem, Strategies.of([strategy])).peak_memory_bytes[0] <= capacity_bytes(problem))
