@@ -25,7 +25,7 @@ from .space import Space
 if TYPE_CHECKING:
     import optuna
 
-DEFAULT_TRIALS = 12
+DEFAULT_TRIALS = 8
 _OFFLOAD_STEPS = 16
 """Shares of the optimizer on the host are tried in sixteenths: between none and all, which the space holds."""
 _MISFIT = 1e6

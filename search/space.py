@@ -32,7 +32,7 @@ BLOCK = 1 << 17
 BUDGET = 300_000
 """Candidates, at most, before the breadth of the axes is reduced (the result then says so)."""
 
-_HOPELESS = 12
+_HOPELESS = 8
 """A breadth is not walked at all when its count before the last rules is this many budgets."""
 
 

@@ -27,16 +27,16 @@ _MESH = ("tp", "cp", "pp", "ep", "micro_batch_size", "vpp", "etp", "zero_group")
 _CHOICES = ("sp", "cp_comm", "zero", "schedule")
 _MODES = ("recompute", "offload_optimizer")
 
-_LOOK = 24
+_LOOK = 16
 """Candidates opened for each price: those of the least bounds that have room for their layers."""
 
-_MOST_EVIDENCE = 2048
+_MOST_EVIDENCE = 1024
 """Opened strategies looked at for prices, at most: those of the least bounds."""
 
 _WORTH_SOLVING = 0.01
 """CP-SAT is asked for a price's layer split where it may shorten the step by this share."""
 
-_MOST_SPLITS = 4
+_MOST_SPLITS = 3
 """Layer splits solved for prices, at most: the mesh first. Prices beyond are those of even splits."""
 
 _SPLIT_GAP = 0.005
