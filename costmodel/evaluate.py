@@ -101,7 +101,9 @@ def _bound_s(group: Group, work: Load, rest: Totals) -> Array:
     """The step if every rank carried the mean load and parameters, and nothing were recomputed in full."""
     selective = np.where(group.strategies.recompute == SELECTIVE, work.recompute, 0.0)
     f, b, w, again = (_mean(group, x)[None] for x in (work.forward, work.backward, work.weight, selective))
-    even = replace(group, counts=group.counts[:1], ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
+    # A rank might hold every layer: the most buckets to hide traffic with that any split allows.
+    whole = (group.repeats @ group.counts)[None]
+    even = replace(group, counts=whole, ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
     mean = Load(f, b, w, again, np.zeros(len(group.strategies)))
     return np.asarray(sum(step_s(even, mean, rest)[0].values()))
 

@@ -197,7 +197,7 @@ class Strategies:
             raise TypeError(f"unknown strategy fields: {sorted(unknown)}")
         n = int(np.broadcast_shapes(*(np.shape(a) for a in arrays.values()), (1,))[0]) if arrays else 1
         for name in _ARRAY_FIELDS:
-            value = arrays.get(name, _default(name))
+            value = arrays.get(name, _DEFAULTS[name])
             dtype = np.bool_ if name in _BOOLS else np.float64 if name in _FLOATS else np.int64
             setattr(self, name, np.broadcast_to(np.asarray(value, dtype=dtype), (n,)))
         self._n = n
@@ -263,5 +263,4 @@ def _code(name: str, value: Any) -> Any:
     return _ENUMS[name].index(value) if name in _ENUMS else value
 
 
-def _default(name: str) -> Any:
-    return _code(name, getattr(Strategy(), name))
+_DEFAULTS = {name: _code(name, getattr(Strategy(), name)) for name in _ARRAY_FIELDS}
