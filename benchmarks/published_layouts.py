@@ -59,7 +59,7 @@ CASES = (
         "tp=8,sp=off,pp=16,mbs=1,zero=0,recompute=full,dp_overlap=off",
         "Megatron-LM examples/gpt3 (175B: tensor 8, pipeline 16, micro-batch 1) and its README (about 32 s)",
         measured_s=32.0,
-        remark="the published run used the software of 2021 (unfused attention, nothing overlapped); the estimate "
+        remark="The published run used the software of 2021 (unfused attention, nothing overlapped); the estimate "
         "is for megatron-core",
     ),
     Case(
@@ -107,7 +107,8 @@ CASES = (
         64,
         131072,
         "tp=8,sp=on,cp=16,cp_comm=all_gather,pp=16,vpp=4,schedule=interleaved,mbs=1,zero=1,tp_overlap=off",
-        "Llama 3 (arXiv 2407.21783), table 4: TP 8, CP 16, PP 16 for 131,072 tokens on 16,384 H100 (DP 8 there, 4 here); virtual stages not stated",
+        "Llama 3 (arXiv 2407.21783), table 4: TP 8, CP 16, PP 16 for 131,072 tokens on 16,384 H100 (DP 8 there, 4 "
+        "here); virtual stages not stated",
     ),
     Case(
         "BLOOM 176B, 384 A100, 2,048 x 2,048 tokens",
@@ -154,7 +155,7 @@ def main() -> None:
         published = shardwise.estimate(case.model, cluster, workload, layout, runtime=problem.runtime)
         print(row(f"{number}. {case.title}: published", short(layout), published, case.measured_s))
         print(row(f"{number}. shardwise", short(plan.estimate.strategy), plan.estimate))
-        notes.append(f"{number}. {case.source}." + (f" {case.remark[0].upper()}{case.remark[1:]}." if case.remark else ""))
+        notes.append(f"{number}. {case.source}." + (f" {case.remark}." if case.remark else ""))
     print("\n## Sources and remarks\n")
     print("\n".join(notes))
 

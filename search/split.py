@@ -333,6 +333,8 @@ class _Model:
         if math.isfinite(pipeline_limit_s):
             self.model.add(self.cost <= max(0, math.ceil(pipeline_limit_s / unit)))
         solver = self._cp.CpSolver()
+        # Ctrl-C must reach Python, which answers with the best layout so far.
+        solver.parameters.catch_sigint_signal = False
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.relative_gap_limit = gap

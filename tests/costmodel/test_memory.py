@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.costmodel.estimate import estimate
-from shardwise.costmodel.model import Extra, LayerKind, ModelSpec
 from shardwise.costmodel.layers import layer_table
+from shardwise.costmodel.model import Extra, LayerKind, ModelSpec
 from shardwise.costmodel.schedule import in_flight
 from shardwise.costmodel.strategy import Strategies, Strategy
 
@@ -67,7 +67,7 @@ def test_activations_reproduce_korthikanti(hidden, heads, sequence, tp):
 
 
 def test_interleaving_holds_more_activations():
-    """Korthikanti et al., section 4.2.3: the first stage keeps L(1 + (p-1)/(pv)) layers' activations when interleaved."""
+    """Korthikanti et al., section 4.2.3: the first stage keeps L(1 + (p-1)/(pv)) layers interleaved."""
     p, v = 8, 3
     held = in_flight("interleaved", p, v, np.array([10_000]))[0, 0] / p
     assert held == pytest.approx(1 + (p - 1) / (p * v))

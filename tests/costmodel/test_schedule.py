@@ -31,7 +31,7 @@ def test_published_bubbles(p):
 
 
 def test_zb_v_fills_one_chunk_per_rank():
-    """Replay of PyTorch's ScheduleZBVZeroBubble table at p 4 (tests/crosscheck): chunks of (1, 1, 1) idle 3.0 in a step,
+    """Replay of PyTorch's ScheduleZBVZeroBubble table at p 4 (tests/crosscheck): chunks of (1, 1, 1) idle 3.0 a step,
     (1, 1.2, 0.9) 3.6. A rank holds two chunks.
     """
     assert even("zb-v", 4, v=2, f=2.0, b=2.0, w=2.0) == pytest.approx(3.0)

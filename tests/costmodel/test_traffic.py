@@ -79,7 +79,7 @@ def test_tensor_parallel_counts_per_layer():
 
 
 def test_ring_attention_sends_every_block_around():
-    """Ring attention (arXiv 2310.01889): cp-1 hops of k, v forward; again with dk, dv backward: 3(cp-1) blocks of k, v."""
+    """Ring attention (arXiv 2310.01889): cp-1 hops of k, v forward; with dk, dv backward: 3(cp-1) blocks."""
     problem = cases.problem(num_gpus=8, batch=4, sequence=8192)
     rows = estimate(problem, Strategy(cp=8, num_microbatches=4)).traffic
     block = 2 * (8192 / 8) * 1024 * 2
@@ -90,14 +90,14 @@ def test_ring_attention_sends_every_block_around():
 def test_ulysses_exchanges_four_tensors_each_way():
     """DeepSpeed-Ulysses (arXiv 2309.14509, section 3.2): q, k, v and the output, each of b s h / cp elements."""
     problem = cases.problem(num_gpus=8, batch=4, sequence=8192)
-    rows = [t for t in estimate(problem, Strategy(cp=8, cp_comm="a2a", ulysses=8, num_microbatches=4)).traffic]
+    rows = list(estimate(problem, Strategy(cp=8, cp_comm="a2a", ulysses=8, num_microbatches=4)).traffic)
     exchanged = [t for t in rows if t.parallelism == "cp"]
     assert sum(t.count_per_step for t in exchanged) == 8 * 8 * 4
     assert {t.tensor_bytes for t in exchanged} == {8192 / 8 * 1024 * 2}
 
 
 def test_zero_volumes():
-    """ZeRO (arXiv 1910.02054, section 7): 2 psi for stages 0 to 2, 3 psi for stage 3, of 2-byte elements, one micro-batch."""
+    """ZeRO (arXiv 1910.02054, section 7): 2 psi for stages 0 to 2 and 3 psi for 3, in one micro-batch."""
     problem = cases.problem(num_gpus=64, batch=64, grad_comm_bytes=2.0, param_comm_bytes=2.0)
     psi = 2.0 * problem.model.total_parameters * 63 / 64
     for stage, factor in enumerate((2, 2, 2, 3)):

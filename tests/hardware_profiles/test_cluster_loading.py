@@ -189,7 +189,10 @@ WRONG = {
     "accelerator": (changed(["accelerator"], "h1000"), "accelerator = 'h1000'"),
     "origin": (changed(["gpus_per_node", "origin"], "guess"), "gpus_per_node.origin = 'guess': expected"),
     "no source": (changed(["gpus_per_node", "source"], None), "gpus_per_node.source: missing; expected who says so"),
-    "too many": (changed(["num_gpus"], fig(1 << 21)), "num_gpus.value: mine: num_gpus = 2097152: expected 1 to 1048576"),
+    "too many": (
+        changed(["num_gpus"], fig(1 << 21)),
+        "num_gpus.value: mine: num_gpus = 2097152: expected 1 to 1048576",
+    ),
     "list": ("- 1\n", "holds list; expected a system YAML file"),
     "broken": ("name: [\n", "broken YAML at line"),
     "twice": ("name: a\nname: b\n", "key 'name' twice"),
