@@ -269,7 +269,7 @@ def _mtp_row(problem: Problem, g: Geometry, kinds: list[_Row], head: _Row) -> _R
     tp = g.strategies.tp.astype(np.float64)
     gemm = [zero, zero, zero]
     for op in model.mtp_linears:
-        gemm = [total + t for total, t in zip(gemm, linear_times(problem, op, g.tokens, g.strategies), strict=True)]
+        gemm = [total + t for total, t in zip(gemm, linear_times(problem, op, g.tokens, tp), strict=True)]
     passes = [base.forward + head.forward, base.backward + head.backward, base.weight + head.weight]
     for target, seconds in zip(passes, gemm, strict=True):
         target[0] = target[0] + seconds

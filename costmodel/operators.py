@@ -14,7 +14,6 @@ from shardwise.hardware_profiles.accelerator import misalignment, visible_keys
 
 from .model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, Moe, RecurrentCore, Split
 from .problem import Array, Ints, Problem
-from .strategy import Strategies
 from .traffic import Geometry
 
 SCAN_CHUNK = 64
@@ -45,26 +44,17 @@ def shard(split: Split, tp: Array) -> Array:
     return np.ones_like(tp) if split is Split.NONE else tp
 
 
-def chunks(op: Linear, s: Strategies) -> Array:
-    """Pieces that overlapped tensor parallelism cuts a layer's forward and data-gradient GEMM into: one per TP rank.
-
-    User buffers pass the gathered input, or the partial output, around in ``tp`` slices and multiply slice by slice
-    (Transformer Engine, ring exchange; Wang et al., ASPLOS 2023, section 4), so each kernel sees fewer rows.
-    """
-    return np.where(s.tp_overlap & (op.split is not Split.NONE), s.tp, 1).astype(np.float64)
-
-
 def linear_times(
-    problem: Problem, op: Linear, tokens: Array, s: Strategies, wide: bool = False
+    problem: Problem, op: Linear, tokens: Array, tp: Array, wide: bool = False
 ) -> tuple[Array, Array, Array]:
     """Seconds of the forward, data-gradient and weight-gradient GEMMs of a linear layer after sharding."""
     acc, dtype = problem.cluster.accelerator, problem.wide_dtype if wide else problem.gemm_dtype
-    n = op.out_features / (s.tp if op.split is Split.COLUMN else 1.0)
-    k = op.in_features / (s.tp if op.split is Split.ROW else 1.0)
-    scale, cut = misalignment(n, k) / problem.runtime.gemm_scale, chunks(op, s)
+    n = op.out_features / (tp if op.split is Split.COLUMN else 1.0)
+    k = op.in_features / (tp if op.split is Split.ROW else 1.0)
+    scale = misalignment(n, k) / problem.runtime.gemm_scale
     return (
-        acc.gemm_time_s(tokens / cut, n, k, dtype) * cut * scale,
-        acc.gemm_time_s(tokens / cut, k, n, dtype) * cut * scale,
+        acc.gemm_time_s(tokens, n, k, dtype) * scale,
+        acc.gemm_time_s(tokens, k, n, dtype) * scale,
         acc.gemm_time_s(k, n, tokens, dtype) * scale,
     )
 
@@ -178,10 +168,11 @@ def core_width(core: AttentionCore | RecurrentCore) -> float:
 
 def layer_times(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Pass, Pass, Pass]:
     """Forward, data-gradient and weight-gradient seconds of one layer of this kind."""
+    tp = g.strategies.tp.astype(float)
     zero = np.zeros(len(g.strategies))
     gemm, core = [zero, zero, zero], [zero, zero]
     for op, tokens, wide in _linears(kind, g):
-        for i, seconds in enumerate(linear_times(problem, op, tokens, g.strategies, wide)):
+        for i, seconds in enumerate(linear_times(problem, op, tokens, tp, wide)):
             gemm[i] = gemm[i] + seconds
     if kind.moe is not None:
         for i, seconds in enumerate(expert_times(problem, kind.moe, g)):

@@ -121,7 +121,7 @@ def _mla_up(problem: Problem, kind: LayerKind, g: Geometry) -> tuple[Array, Arra
     tp = g.strategies.tp.astype(np.float64)
     seconds = np.zeros(len(tp))
     for op in _up_projections(problem, mixer):
-        seconds = seconds + linear_times(problem, op, g.tokens, g.strategies)[0]
+        seconds = seconds + linear_times(problem, op, g.tokens, tp)[0]
     # Everything that goes into the core: the keys are expanded with their rotary part first.
     width = core_width(mixer.core) - mixer.core.num_heads * mixer.core.v_head_dim
     return seconds, problem.activation_bytes * width / tp * g.tokens
@@ -137,7 +137,7 @@ def _dense_mlp(problem: Problem, kind: LayerKind, g: Geometry, tp_comm: Array) -
     if kind.mlp is None:
         return _nothing(g)
     tp = g.strategies.tp.astype(np.float64)
-    seconds = sum((linear_times(problem, op, g.tokens, g.strategies)[0] for op in kind.mlp.linears), np.zeros(len(tp)))
+    seconds = sum((linear_times(problem, op, g.tokens, tp)[0] for op in kind.mlp.linears), np.zeros(len(tp)))
     moved = activation_width(kind.mlp) * g.tokens / tp * problem.activation_bytes
     seconds = seconds + moved * problem.runtime.elementwise_bytes_factor / stream_rate(problem)
     blocks = 1.0 if kind.parallel_residual or kind.mixer is None else 2.0
