@@ -10,6 +10,7 @@ import numpy as np
 
 from .evaluate import capacity_bytes, single_group
 from .flops import MFU_CONVENTION, model_flops_per_token
+from .model import RecurrentCore
 from .problem import Array, Problem
 from .splits import check_split
 from .step import (
@@ -164,13 +165,22 @@ def estimate(problem: Problem, strategy: Strategy) -> Estimate:
     )
 
 
-MEASURED_ERROR, UNMEASURED_ERROR = 0.15, 0.30
-"""Half-width of the interval: the 80 % range of held-back sources (docs/accuracy.md), and twice that without any."""
+INTERVALS = {"dense": 0.12, "moe": 0.30, "hybrid": 0.35}
+"""Half-width of the interval by kind of model: holds about 80 % of the published runs of measured runtimes, see
+docs/accuracy.md. ``hybrid`` models have linear attention or state-space layers."""
+
+UNMEASURED = 2.0
+"""How much wider the interval is for a runtime profile that no published run stands behind: assumed."""
 
 
 def interval(problem: Problem, step: float) -> tuple[float, float]:
-    """A range for the step time, from the errors seen on published runs of measured and unmeasured runtimes."""
-    half = MEASURED_ERROR if problem.runtime.measured else UNMEASURED_ERROR
+    """A range for the step time in seconds, from the errors seen on published runs of such models."""
+    kinds = problem.model.kinds
+    if any(kind.mixer is not None and isinstance(kind.mixer.core, RecurrentCore) for kind in kinds):
+        half = INTERVALS["hybrid"]
+    else:
+        half = INTERVALS["moe" if problem.model.is_moe else "dense"]
+    half *= 1.0 if problem.runtime.measured else UNMEASURED
     return step * (1.0 - half), step * (1.0 + half)
 
 
