@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from .accelerator import Figure
@@ -17,7 +15,8 @@ from .cluster import Cluster, Ramp, Tier
 from .cluster_schema import ExtendingFile, SystemFile, TechnologyFile, TierFile
 from .errors import InputError, UnknownNameError
 from .load_accelerator import load_accelerator
-from .yaml_files import first_problem, read_mapping, slug
+from .yaml_files import figures as figures_of
+from .yaml_files import first_problem, read_head, read_mapping, slug
 
 _SHIPPED = Path(__file__).parent / "systems"
 _HEAD_ENDS = re.compile(r"^(accelerator|tiers|gpus_per_node|extends):", re.MULTILINE)
@@ -66,7 +65,7 @@ def _index() -> dict[str, Path]:
     """Slug of every name and alias → file. Parses only the head of each file."""
     found: dict[str, Path] = {}
     for path in sorted(_SHIPPED.glob("[!_]*.yaml")):
-        head = yaml.safe_load(_HEAD_ENDS.split(path.read_text(encoding="utf-8"), maxsplit=1)[0])
+        head = read_head(path, _HEAD_ENDS)
         for alias in (path.stem, head["name"], *head.get("aliases", ())):
             found.setdefault(slug(alias), path)
     return found
@@ -139,7 +138,7 @@ def list_technologies() -> tuple[str, ...]:
 
 def _build(path: Path, file: SystemFile) -> Cluster:
     _check_nesting(path, file)
-    figures = dict(_figures(file))
+    figures = dict(figures_of(file))
     tiers = tuple(_tier(path, at, tier, figures) for at, tier in enumerate(file.tiers))
     try:
         accelerator = load_accelerator(file.accelerator)
@@ -221,23 +220,3 @@ def _check_nesting(path: Path, file: SystemFile) -> None:
         raise InputError(
             f"{path}: gpus_per_node.value = {node}: expected a divisor of {inner_size}, the size of tier {names[0]!r}"
         )
-
-
-def _figures(part: BaseModel, prefix: str = "") -> Iterator[tuple[str, Figure]]:
-    """Every ``{value, origin, source}`` below ``part`` with its dotted key."""
-    for name in type(part).model_fields:
-        yield from _figures_in(getattr(part, name), f"{prefix}{name}")
-
-
-def _figures_in(value: Any, key: str) -> Iterator[tuple[str, Figure]]:
-    number = getattr(value, "value", None)
-    if isinstance(value, BaseModel) and number is not None:
-        yield key, Figure(float(number), str(getattr(value, "origin", "")), str(getattr(value, "source", "")))
-    elif isinstance(value, BaseModel):
-        yield from _figures(value, f"{key}.")
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _figures_in(inner, f"{key}.{name}")
-    elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            yield from _figures_in(inner, f"{key}.{at}")

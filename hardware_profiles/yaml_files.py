@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from .accelerator import Figure
 from .errors import InputError
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
@@ -56,6 +57,12 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise InputError(f"{path}: holds {type(raw).__name__}; expected {what}, a mapping")
     return raw
+
+
+def read_head(path: Path, ends: re.Pattern[str]) -> dict[str, Any]:
+    """The keys of a shipped file that stand before the line ``ends`` matches: quicker than reading all of it."""
+    head: dict[str, Any] = yaml.load(ends.split(path.read_text(encoding="utf-8"), maxsplit=1)[0], _Loader)
+    return head
 
 
 def _text(path: Path, what: str) -> str:
@@ -121,3 +128,23 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in getattr(annotation, "__args__", ()):
         yield from _models(inner)
+
+
+def figures(part: BaseModel, prefix: str = "") -> Iterator[tuple[str, Figure]]:
+    """Every ``{value, origin, source}`` below ``part`` with its dotted key."""
+    for name in type(part).model_fields:
+        yield from _figures_in(getattr(part, name), f"{prefix}{name}")
+
+
+def _figures_in(value: Any, key: str) -> Iterator[tuple[str, Figure]]:
+    number = getattr(value, "value", None)
+    if isinstance(value, BaseModel) and number is not None:
+        yield key, Figure(float(number), str(getattr(value, "origin", "")), str(getattr(value, "source", "")))
+    elif isinstance(value, BaseModel):
+        yield from figures(value, f"{key}.")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _figures_in(inner, f"{key}.{name}")
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield from _figures_in(inner, f"{key}.{at}")

@@ -17,6 +17,7 @@ import shardwise.hardware_profiles.load_accelerator as loader
 from shardwise.hardware_profiles.accelerator_schema import json_schema
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
 from shardwise.hardware_profiles.load_accelerator import list_accelerators, load_accelerator
+from shardwise.hardware_profiles.yaml_files import MAX_FILE_BYTES, slug
 
 SHIPPED = sorted((Path(loader.__file__).parent / "accelerators").glob("*.yaml"))
 A100 = next(path for path in SHIPPED if path.stem == "a100-sxm4-80gb")
@@ -30,11 +31,11 @@ def test_names_are_listed_sorted_and_load():
 
 
 def test_file_names_follow_from_names():
-    assert {path.stem for path in SHIPPED} == {loader._slug(name) for name in list_accelerators()}
+    assert {path.stem for path in SHIPPED} == {slug(name) for name in list_accelerators()}
 
 
 def test_no_two_devices_share_a_name_or_alias():
-    spelled = [s for n in list_accelerators() for s in {loader._slug(a) for a in (n, *load_accelerator(n).aliases)}]
+    spelled = [s for n in list_accelerators() for s in {slug(a) for a in (n, *load_accelerator(n).aliases)}]
     assert [slug for slug, count in Counter(spelled).items() if count > 1] == []
 
 
@@ -156,9 +157,9 @@ def test_a_bad_value_is_named_in_one_line(tmp_path, key, value, says):
 
 
 BAD_TEXTS = [
-    ("", "holds NoneType; expected a mapping"),
-    ("- 1\n- 2\n", "holds list; expected a mapping"),
-    ("just words", "holds str; expected a mapping"),
+    ("", "holds NoneType; expected an accelerator YAML file, a mapping"),
+    ("- 1\n- 2\n", "holds list; expected an accelerator YAML file, a mapping"),
+    ("just words", "holds str; expected an accelerator YAML file, a mapping"),
     ("name: [unclosed", "broken YAML at line"),
     ("name: a\nname: b\n", "broken YAML at line 2: key 'name' twice"),
     ("name: !!python/object:os.system {}\n", "broken YAML at line 1"),
@@ -199,7 +200,7 @@ def test_files_that_cannot_be_read(tmp_path):
         load_accelerator(binary)
     huge = tmp_path / "huge.yaml"
     with huge.open("wb") as handle:
-        handle.truncate(loader.MAX_FILE_BYTES + 1)
+        handle.truncate(MAX_FILE_BYTES + 1)
     with pytest.raises(InputError, match="at most 8388608 bytes"):
         load_accelerator(huge)
 
