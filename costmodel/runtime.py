@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
+from shardwise.hardware_profiles.yaml_files import first_problem, read_mapping
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, lt=1e12)]
@@ -164,15 +164,13 @@ def _shipped(name: str) -> Runtime:
 
 def _build(path: Path) -> Runtime:
     try:
-        return Runtime(**_merged(path, depth=0))
+        return Runtime.model_validate(_merged(path, depth=0))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"{path}: {key} = {first.get('input')!r}: {first['msg']}") from None
+        raise InputError(f"{path}: {first_problem(error, Runtime)}") from None
 
 
 def _merged(path: Path, depth: int) -> dict[str, Any]:
-    data = _read(path)
+    data = read_mapping(path, "a runtime profile")
     base = data.pop("extends", None)
     if base is None:
         return data
@@ -186,16 +184,3 @@ def _merged(path: Path, depth: int) -> dict[str, Any]:
     parent = _merged(parent_path, depth + 1)
     sources = {**parent.get("sources", {}), **data.get("sources", {})}
     return {**parent, **data, "sources": sources}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > 1 << 20:
-            raise InputError(f"{path}: {path.stat().st_size} bytes: expected a runtime profile under 1 MiB")
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: cannot be read as a runtime profile: {reason}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a mapping of keys to values")
-    return data

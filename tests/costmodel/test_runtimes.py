@@ -80,8 +80,9 @@ def test_a_profile_of_the_user_extends_a_shipped_one(tmp_path: Path):
         ("extends: torchtitan\nname: x\ndescription: d\nhost_s_per_layer: .nan\n", "host_s_per_layer"),
         ("extends: torchtitan\nname: x\ndescription: d\nspeed: 3\n", "speed"),
         ("extends: no-such-profile\nname: x\ndescription: d\n", "extends"),
-        ("- 1\n", "expected a mapping"),
-        ("name: [\n", "cannot be read"),
+        ("- 1\n", "holds list; expected a runtime profile, a mapping"),
+        ("name: [\n", "broken YAML at line"),
+        ("name: x\nname: y\n", "key 'name' twice"),
     ],
 )
 def test_bad_profiles_are_refused_in_one_line(tmp_path: Path, text: str, message: str):
