@@ -14,6 +14,7 @@ from .model import RecurrentCore
 from .problem import Array, Problem
 from .splits import check_split
 from .step import (
+    SELECTIVE,
     Group,
     compute_parts,
     gradient_comms,
@@ -25,6 +26,7 @@ from .step import (
     totals,
 )
 from .strategy import Strategy
+from .traffic import selective_comms
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +238,11 @@ def _layer_traffic(group: Group, share: Array, rank: int) -> Iterator[_RowT]:
     """Collectives inside layers; full recomputation repeats the forward ones of the recomputed share."""
     m = float(group.strategies.num_microbatches[0]) * group.share
     merged: dict[tuple[str, str, int, int, float], float] = {}
+    geometry, kinds = group.table.geometry, group.problem.model.kinds
     for kind, comms in enumerate(group.table.comms):
         held = float(group.counts[rank, kind])
+        if kind < len(kinds) and group.strategies.recompute[0] == SELECTIVE:
+            comms = (*comms, *selective_comms(group.problem, kinds[kind], geometry))
         inside = kind < group.table.embedding or kind == group.table.mtp
         for comm in comms if held else ():
             again = float(share[rank, 0]) if inside and comm.phase == "forward" else 0.0

@@ -26,7 +26,7 @@ from .operators import (
 from .problem import Array, Ints, Problem
 from .recompute import selective_recompute
 from .strategy import Strategies
-from .traffic import BACKWARD, FORWARD, Comm, Geometry, layer_comms
+from .traffic import BACKWARD, FORWARD, Comm, Geometry, layer_comms, selective_comms
 
 PARTS = ("gemm", "attention", "elementwise", "head_loss", "host", "tp_comm", "cp_comm", "ep_comm")
 _COMM_PART = {"tp": "tp_comm", "cp": "cp_comm", "ep": "ep_comm", "etp": "ep_comm"}
@@ -123,6 +123,7 @@ def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
     _add_host(problem, kind, g, f, b, w)
     saved = saved_bytes(problem, kind, g)
     selective, freed = selective_recompute(problem, kind, g, forward, f[PARTS.index("tp_comm")])
+    selective = selective + sum(comm_times(problem, comm) for comm in selective_comms(problem, kind, g))
     widest = max((op.out_features for op in _column_linears(kind)), default=0)
     workspace = 2.0 * problem.activation_bytes * widest / g.strategies.tp * g.tokens
     return _Row(f, b, w, selective, saved, saved - freed, boundary_bytes(problem, g), workspace, dense, expert, comms)

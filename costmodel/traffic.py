@@ -95,6 +95,19 @@ def _tensor_comms(problem: Problem, kind: LayerKind, g: Geometry) -> Iterator[Co
         yield Comm("tp", "all_gather", BACKWARD, nbytes, s.tp, one, sharded, "dgrad")
 
 
+def selective_comms(problem: Problem, kind: LayerKind, g: Geometry) -> Iterator[Comm]:
+    """Gathers that selective recomputation repeats under sequence parallelism, beside those of ``layer_comms``.
+
+    torchtitan's policy keeps what reduce-scatters return, and gathers again for the products it repeats.
+    """
+    runtime, s = problem.runtime, g.strategies
+    if runtime.sp_regather or runtime.selective_recompute != "every_other_op":
+        return
+    nbytes = g.tokens * problem.model.hidden_size * problem.activation_bytes
+    count = np.where(s.sp & (s.tp > 1), float(tensor_reductions(kind)), 0.0)
+    yield Comm("tp", "all_gather", BACKWARD, nbytes, s.tp, np.ones_like(s.tp), count, "")
+
+
 def _context_comms(problem: Problem, core: AttentionCore, g: Geometry) -> Iterator[Comm]:
     s = g.strategies
     if not np.any(s.cp > 1):

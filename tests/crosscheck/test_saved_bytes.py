@@ -89,14 +89,7 @@ def test_llama_block_with_every_other_op_recomputed(blocks, width):
     ("tp", "sp"),
     [
         (4, False),
-        pytest.param(
-            4, True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="operators.saved_bytes keeps the shard of a column-split layer's input, as Megatron does; "
-                "DTensor keeps the gathered input, tp times as much",
-            ),
-        ),
+        (4, True),
     ],
 )  # fmt: skip
 def test_llama_block_under_dtensor(blocks, tp, sp):
@@ -133,7 +126,8 @@ def test_gpt_block(blocks, kernel, dropout, tp, sp):
 def test_gpt_block_with_its_attention_core_recomputed(blocks, dropout, tp, sp):
     """Selective recomputation of Korthikanti et al., section 5: all that grows with the square of the sequence goes."""
     s = Sizes(width=2048, tp=tp, sp=sp)
-    expected = specs.kept(s, gated=False, attention_kernel="unfused", dropout=dropout > 0)
+    runtime = {"attention_kernel": "unfused", "dropout": dropout > 0, "selective_recompute": "attention_core"}
+    expected = specs.kept(s, gated=False, **runtime)
     block = blocks.GptBlock(s, "unfused", dropout, recompute_core=True)
     assert measured(block, s, sequence_first=True) == pytest.approx(expected.selective, rel=TOLERANCE)
     plain = blocks.GptBlock(s, "unfused", dropout)
