@@ -15,7 +15,9 @@ CP_COMMS = ("p2p", "all_gather", "a2a", "a2a+p2p")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
 RECOMPUTES = ("none", "selective", "full")
 
-_ENUMS: dict[str, tuple[str, ...]] = {"cp_comm": CP_COMMS, "schedule": SCHEDULES, "recompute": RECOMPUTES}
+ENUMS: dict[str, tuple[str, ...]] = {"cp_comm": CP_COMMS, "schedule": SCHEDULES, "recompute": RECOMPUTES}
+"""Enumerated fields with their values; ``Strategies`` holds indices into them."""
+
 _BOOLS = frozenset({"sp", "tp_overlap", "dp_overlap", "ep_overlap"})
 _FLOATS = frozenset({"offload_optimizer"})
 
@@ -108,7 +110,7 @@ def parse_settings(text: str) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in text.replace(";", ",").split(","))):
         key, eq, raw = (x.strip() for x in part.partition("="))
-        name = _SHORT.get(key.lower(), key.lower().replace("-", "_"))
+        name = field_name(key)
         if not eq:
             raise InputError(f"strategy: {part!r}: expected key=value")
         if name in out:
@@ -117,15 +119,20 @@ def parse_settings(text: str) -> dict[str, Any]:
     return out
 
 
+def field_name(key: str) -> str:
+    """The field that a written key means: ``mbs`` and ``micro-batch-size`` are ``micro_batch_size``."""
+    return _SHORT.get(key.lower(), key.lower().replace("-", "_"))
+
+
 def parse_value(name: str, raw: str) -> Any:
     """One setting's value from text. Raises InputError naming the key, the value and what was expected."""
     known = {f.name for f in fields(Strategy)}
     if name not in known:
         raise InputError(f"strategy: unknown key {name!r}: expected one of {', '.join(sorted(known))}")
     low = raw.lower()
-    if name in _ENUMS:
-        if low not in _ENUMS[name]:
-            raise InputError(f"strategy: {name} = {raw!r}: expected one of {', '.join(_ENUMS[name])}")
+    if name in ENUMS:
+        if low not in ENUMS[name]:
+            raise InputError(f"strategy: {name} = {raw!r}: expected one of {', '.join(ENUMS[name])}")
         return low
     if name in _BOOLS:
         if low in _TRUE or low in _FALSE:
@@ -156,7 +163,8 @@ def _checked_share(name: str, value: float) -> float:
     return value
 
 
-_ARRAY_FIELDS = tuple(f.name for f in fields(Strategy) if f.name not in ("layers_per_stage", "recompute_per_stage"))
+DIMENSIONS = tuple(f.name for f in fields(Strategy) if f.name not in ("layers_per_stage", "recompute_per_stage"))
+"""What ``Strategies`` holds one array of each: every field of ``Strategy`` but its explicit splits."""
 
 
 class Strategies:
@@ -166,7 +174,7 @@ class Strategies:
     part of it: those belong to the few strategies that the solver works on one at a time.
     """
 
-    __slots__ = ("_n", *_ARRAY_FIELDS)
+    __slots__ = ("_n", *DIMENSIONS)
 
     tp: NDArray[np.int64]
     sp: NDArray[np.bool_]
@@ -192,11 +200,11 @@ class Strategies:
 
     def __init__(self, **arrays: Any) -> None:
         """Broadcast the given fields against each other; fields left out take ``Strategy``'s default."""
-        unknown = set(arrays) - set(_ARRAY_FIELDS)
+        unknown = set(arrays) - set(DIMENSIONS)
         if unknown:
             raise TypeError(f"unknown strategy fields: {sorted(unknown)}")
         n = int(np.broadcast_shapes(*(np.shape(a) for a in arrays.values()), (1,))[0]) if arrays else 1
-        for name in _ARRAY_FIELDS:
+        for name in DIMENSIONS:
             value = arrays.get(name, _DEFAULTS[name])
             dtype = np.bool_ if name in _BOOLS else np.float64 if name in _FLOATS else np.int64
             setattr(self, name, np.broadcast_to(np.asarray(value, dtype=dtype), (n,)))
@@ -210,18 +218,18 @@ class Strategies:
 
     def __getitem__(self, index: int) -> Strategy:
         values: dict[str, Any] = {}
-        for name in _ARRAY_FIELDS:
+        for name in DIMENSIONS:
             value = getattr(self, name)[index].item()
-            values[name] = _ENUMS[name][value] if name in _ENUMS else value
+            values[name] = ENUMS[name][value] if name in ENUMS else value
         return Strategy(**values)
 
     def take(self, where: NDArray[Any]) -> Strategies:
         """The rows that a boolean mask or an index array selects."""
-        return Strategies(**{name: getattr(self, name)[where] for name in _ARRAY_FIELDS})
+        return Strategies(**{name: getattr(self, name)[where] for name in DIMENSIONS})
 
     def replace(self, **arrays: Any) -> Strategies:
         """The same strategies with some fields changed."""
-        return Strategies(**{**{name: getattr(self, name) for name in _ARRAY_FIELDS}, **arrays})
+        return Strategies(**{**{name: getattr(self, name) for name in DIMENSIONS}, **arrays})
 
     @property
     def edp(self) -> NDArray[np.int64]:
@@ -239,14 +247,14 @@ class Strategies:
         rows = list(strategies)
         if not rows:
             return cls.empty()
-        return cls(**{name: [_code(name, getattr(s, name)) for s in rows] for name in _ARRAY_FIELDS})
+        return cls(**{name: [_code(name, getattr(s, name)) for s in rows] for name in DIMENSIONS})
 
     @classmethod
     def concatenate(cls, parts: Sequence[Strategies]) -> Strategies:
         """All rows of all parts, in order."""
         if not parts:
             return cls.empty()
-        return cls(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAY_FIELDS})
+        return cls(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in DIMENSIONS})
 
     @classmethod
     def empty(cls) -> Strategies:
@@ -256,11 +264,11 @@ class Strategies:
 
 def enum_code(field: str, value: str) -> int:
     """Index of an enumerated value, e.g. ``enum_code("recompute", "full") == 2``."""
-    return _ENUMS[field].index(value)
+    return ENUMS[field].index(value)
 
 
 def _code(name: str, value: Any) -> Any:
-    return _ENUMS[name].index(value) if name in _ENUMS else value
+    return ENUMS[name].index(value) if name in ENUMS else value
 
 
-_DEFAULTS = {name: _code(name, getattr(Strategy(), name)) for name in _ARRAY_FIELDS}
+_DEFAULTS = {name: _code(name, getattr(Strategy(), name)) for name in DIMENSIONS}

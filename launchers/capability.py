@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, SCHEDULES, Strategies, enum_code
+from shardwise.costmodel.strategy import CP_COMMS, ENUMS, RECOMPUTES, SCHEDULES, Strategies, enum_code
 
 from .rule import Allowed, Rule
-
-_ENUMS = {"cp_comm": CP_COMMS, "schedule": SCHEDULES, "recompute": RECOMPUTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def _rule(launcher: str, dimension: str, values: Values) -> Rule:
         if isinstance(values, Range):
             top = np.inf if values.most is None else values.most
             return np.asarray((have >= values.least) & (have <= top))
-        codes = [enum_code(dimension, v) for v in values] if dimension in _ENUMS else list(values)
+        codes = [enum_code(dimension, v) for v in values] if dimension in ENUMS else list(values)
         return np.isin(have, codes)
 
     return Rule(f"{launcher}-{label}", f"{launcher} cannot run {dimension} = {{{dimension}}}: it has {shown}", check)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import Strategy, enum_code
+from shardwise.costmodel.strategy import ENUMS, Strategy, enum_code
 from shardwise.launchers.facts import model_facts
 from shardwise.launchers.rule import divisors
 
-from .constraints import ENUMS, Constraints
+from .constraints import Constraints
 
 Columns = dict[str, NDArray[Any]]
 

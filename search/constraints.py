@@ -10,19 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, SCHEDULES, Strategies, parse_value
+from shardwise.costmodel.strategy import DIMENSIONS, ENUMS, Strategies, field_name, parse_value
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.rule import Rule
-
-DIMENSIONS = (
-    "tp", "sp", "cp", "cp_comm", "ulysses", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "zero_group",
-    "micro_batch_size", "num_microbatches", "recompute", "recompute_layers", "offload_optimizer",
-    "tp_overlap", "dp_overlap", "ep_overlap",
-)  # fmt: skip
-"""What may be pinned, in the order of ``Strategy``."""
-
-ENUMS: dict[str, tuple[str, ...]] = {"cp_comm": CP_COMMS, "schedule": SCHEDULES, "recompute": RECOMPUTES}
-_ALIASES = {"mbs": "micro_batch_size", "m": "num_microbatches", "offload": "offload_optimizer"}
 
 Scalar = int | float | bool | str
 Wish = Scalar | Iterable[Scalar]
@@ -106,13 +96,9 @@ class Constraints:
         """The same request less one wish."""
         return replace(self, items=tuple(c for c in self.items if c is not dropped))
 
-    def with_pin(self, dimension: str, value: Scalar) -> Constraints:
-        """The same request with one more pin."""
-        return replace(self, items=(*self.items, Constraint("pin", dimension, (value,))))
-
 
 def _constraint(kind: str, key: str, wish: Wish) -> Constraint:
-    dimension = _ALIASES.get(key.lower(), key.lower().replace("-", "_"))
+    dimension = field_name(key)
     if dimension not in DIMENSIONS:
         raise InputError(f"{kind}: unknown dimension {key!r}: expected one of {', '.join(DIMENSIONS)}")
     raw: list[Scalar]

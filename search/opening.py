@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from shardwise.costmodel.evaluate import Evaluation, evaluate
 from shardwise.costmodel.problem import Array, Ints, Problem
-from shardwise.costmodel.strategy import Strategies, enum_code
+from shardwise.costmodel.step import FULL
+from shardwise.costmodel.strategy import Strategies
+from shardwise.launchers.rule import allowed
 
 from .axes import SWITCHES, Columns
 from .bounds import room_for_layers
 from .space import Space
-
-NONE, SELECTIVE, FULL = (enum_code("recompute", name) for name in ("none", "selective", "full"))
 
 _TRIED = 7
 """Numbers of recomputed layers tried at once."""
@@ -29,15 +29,14 @@ _CHUNK = 1 << 17
 class Candidates:
     """All candidates with their knobs at the fastest setting; arrays ``[n]``.
 
-    ``bound_s`` holds for every setting of the knobs and every layer split, ``least_bytes`` for every split at the
-    fastest setting. ``real``: that setting is itself in the space; ``step_s`` and ``peak_bytes`` are then its own.
+    ``bound_s`` holds for every setting of the knobs and every layer split. ``real``: the fastest setting is itself in
+    the space; ``step_s`` and ``peak_bytes`` are then its own.
     """
 
     strategies: Strategies
     bound_s: Array
     step_s: Array
     peak_bytes: Array
-    least_bytes: Array
     fits: NDArray[np.bool_]
     real: NDArray[np.bool_]
 
@@ -88,13 +87,8 @@ def candidates(space: Space) -> Candidates:
     strategies = Strategies(**join(blocks)) if blocks else Strategies.empty()
     del blocks
     e = evaluate_chunked(space.problem, strategies)
-    real = np.ones(len(strategies), dtype=np.bool_)
-    for rule in space.late_rules:
-        with np.errstate(divide="ignore"):
-            real &= rule.check(space.problem, strategies)
-    return Candidates(
-        strategies, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.min_memory_bytes, e.fits & real, real
-    )
+    real = allowed(space.problem, strategies, space.late_rules)
+    return Candidates(strategies, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.fits & real, real)
 
 
 def join(blocks: list[Columns]) -> Columns:
@@ -129,7 +123,7 @@ def open_candidates(space: Space, found: Candidates, index: Ints) -> Opened:
         layers = rows.recompute_layers.copy()
         layers[full] = fewest_layers(space, rows.take(full)).recompute_layers
         rows = rows.replace(recompute_layers=layers)
-        fine = allowed(space, rows)
+        fine = space.allows(rows)
         rows, parent = rows.take(fine), parent[fine]
     e = evaluate_chunked(space.problem, rows)
     return Opened(rows, parent, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.fits)
@@ -155,7 +149,7 @@ def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[St
                     recompute=mode, offload_optimizer=offload, recompute_layers=-1,
                     **{name: values[todo] for name, values in zip(SWITCHES, now, strict=True)},
                 )  # fmt: skip
-                fine = allowed(space, rows) if mode != FULL else _any_layers(space, rows)
+                fine = space.allows(rows) if mode != FULL else _any_layers(space, rows)
                 taken[todo[fine], code[todo[fine]]] = True
                 yield rows.take(fine), index[todo[fine]]
 
@@ -164,22 +158,13 @@ _superset = np.array([[a & b == b for a in range(8)] for b in range(8)])
 """``_superset[b, a]``: every switch on in code ``b`` is on in code ``a``."""
 
 
-def allowed(space: Space, rows: Strategies) -> NDArray[np.bool_]:
-    """Which strategies every rule accepts."""
-    keep = np.ones(len(rows), dtype=np.bool_)
-    with np.errstate(divide="ignore"):
-        for rule in space.rules:
-            keep &= rule.check(space.problem, rows)
-    return keep
-
-
 def _any_layers(space: Space, rows: Strategies) -> NDArray[np.bool_]:
     """Which strategies may recompute all layers, one, or one per model chunk."""
-    keep = allowed(space, rows)
+    keep = space.allows(rows)
     for value in _layer_steps(space, rows) if space.axes.counts_layers else ():
-        keep |= allowed(space, rows.replace(recompute_layers=value))
+        keep |= space.allows(rows.replace(recompute_layers=value))
     for wished in space.constraints.values("recompute_layers"):
-        keep |= allowed(space, rows.replace(recompute_layers=int(wished)))
+        keep |= space.allows(rows.replace(recompute_layers=int(wished)))
     return keep
 
 
@@ -196,7 +181,7 @@ def fewest_layers(space: Space, rows: Strategies) -> Strategies:
     pinned = space.constraints.values("recompute_layers")
     if pinned or not space.axes.counts_layers:
         return _first_fitting(space, rows, [int(v) for v in pinned if int(v) > 0] + [-1])
-    unit = np.where(allowed(space, rows.replace(recompute_layers=1)), 1, rows.vpp)
+    unit = np.where(space.allows(rows.replace(recompute_layers=1)), 1, rows.vpp)
     most = -(-space.problem.model.num_layers // rows.pp)
     low, high = np.zeros(len(rows), dtype=np.int64), -(-most // unit)
     while len(todo := np.flatnonzero(high - low > 1)):
@@ -204,7 +189,7 @@ def fewest_layers(space: Space, rows: Strategies) -> Strategies:
         share = np.arange(1, _TRIED + 1)[:, None] / (_TRIED + 1)
         points = low[todo] + np.clip(np.rint(share * span), 1, span - 1).astype(np.int64)
         tried = rows.take(np.tile(todo, _TRIED)).replace(recompute_layers=(points * unit[todo]).ravel())
-        good = (evaluate_chunked(space.problem, tried).fits & allowed(space, tried)).reshape(points.shape)
+        good = (evaluate_chunked(space.problem, tried).fits & space.allows(tried)).reshape(points.shape)
         high[todo] = np.where(good, points, high[todo]).min(axis=0)
         low[todo] = np.where(~good & (points < high[todo]), points, low[todo]).max(axis=0)
     return rows.replace(recompute_layers=np.where(high * unit >= most, -1, high * unit))
@@ -216,7 +201,7 @@ def _first_fitting(space: Space, rows: Strategies, values: list[int]) -> Strateg
     open_ = np.ones(len(rows), dtype=np.bool_)
     for value in sorted(values, key=lambda v: (v < 0, v)):
         tried = rows.replace(recompute_layers=value)
-        good = open_ & allowed(space, tried) & evaluate_chunked(space.problem, tried).fits
+        good = open_ & space.allows(tried) & evaluate_chunked(space.problem, tried).fits
         chosen[good] = value
         open_ &= ~good
     return rows.replace(recompute_layers=chosen)

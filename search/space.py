@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import SCHEDULES, Strategies
 from shardwise.launchers.base import Launcher
-from shardwise.launchers.rule import Rule
+from shardwise.launchers.rule import Allowed, Rule, allowed
 
 from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offered_names, offers
 from .constraints import Constraints
@@ -161,6 +161,10 @@ class Space:
         for level in self._levels():
             count = count * level(mesh).mask.sum(axis=1)
         return count
+
+    def allows(self, rows: Strategies) -> Allowed:
+        """Which strategies every rule accepts, ``[n]``."""
+        return allowed(self.problem, rows, self.rules)
 
     def assumptions(self) -> tuple[str, ...]:
         """The limits of the axes that are not rules: what was never considered."""

@@ -11,14 +11,13 @@ import numpy as np
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.evaluate import capacity_bytes, evaluate
 from shardwise.costmodel.problem import Array, Ints
-from shardwise.costmodel.strategy import Strategies, Strategy, enum_code
+from shardwise.costmodel.strategy import ENUMS, Strategies, Strategy, enum_code
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.rule import divisors, violations
 
 from .axes import SWITCHES
 from .bounds import split_bounds
 from .closing import best_split
-from .constraints import ENUMS
 from .exact import Found, take_opened
 from .opening import Opened, can_fit, open_candidates
 from .plan import Binding, Notch

@@ -5,7 +5,7 @@ import pytest
 
 from shardwise.costmodel.strategy import Strategies, Strategy
 from shardwise.hardware_profiles.errors import InputError
-from shardwise.search.constraints import DIMENSIONS, Constraint, Constraints
+from shardwise.search.constraints import DIMENSIONS, Constraints
 
 from .small import problem
 
@@ -69,8 +69,7 @@ def test_a_rule_explains_itself():
     assert rule.explain(problem(), Strategy(tp=4)) == "the request says pin tp=8, not tp = 4"
 
 
-def test_wishes_can_be_dropped_and_added():
+def test_wishes_can_be_dropped():
     wishes = Constraints.of({"tp": 8, "pp": 2})
     assert [c.name for c in wishes.without(wishes.items[0]).items] == ["pin pp=2"]
-    assert wishes.with_pin("cp", 1).items[-1] == Constraint("pin", "cp", (1,))
     assert wishes.allows("tp", np.array([4, 8])).tolist() == [False, True]

@@ -8,7 +8,7 @@ import pytest
 from shardwise.costmodel.strategy import Strategies
 from shardwise.search.axes import BREADTHS, SWITCHES
 from shardwise.search.constraints import Constraints
-from shardwise.search.opening import allowed, candidates, join, open_candidates
+from shardwise.search.opening import candidates, join, open_candidates
 from shardwise.search.space import BUDGET, Space, fastest_switches
 
 from .small import every_strategy, launcher, moe_model, problem
@@ -58,7 +58,7 @@ def test_opened_strategies_satisfy_every_rule(who):
     p = problem(moe_model(4), gpus=4, batch=4)
     space = Space(p, launcher(who), Constraints())
     opened = open_candidates(space, found := candidates(space), np.arange(len(found)))
-    assert len(opened) and launcher(who).allowed(p, opened.strategies).all() and allowed(space, opened.strategies).all()
+    assert len(opened) and launcher(who).allowed(p, opened.strategies).all() and space.allows(opened.strategies).all()
 
 
 def test_counts_add_up():
