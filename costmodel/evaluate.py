@@ -22,13 +22,11 @@ class Evaluation:
     """Results for ``n`` strategies under the even layer split; every array has shape ``[n]``.
 
     ``lower_bound_s``: no layer split or smaller number of recomputed layers of the same strategy is faster.
-    ``min_memory_bytes``: none needs less memory on its fullest rank.
     """
 
     step_time_s: Array
     lower_bound_s: Array
     peak_memory_bytes: Array
-    min_memory_bytes: Array
     fits: NDArray[np.bool_]
 
 
@@ -43,7 +41,7 @@ def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:
     The strategies must satisfy the universal launch rules (degrees that multiply to the cluster and so on).
     """
     n = len(strategies)
-    out = {name: np.zeros(n) for name in ("step", "bound", "peak", "least")}
+    out = {name: np.zeros(n) for name in ("step", "bound", "peak")}
     for where, group in groups(problem, strategies):
         share = recompute_share(group)
         work = load(group, share)
@@ -51,12 +49,9 @@ def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:
         rest = totals(group, dense, expert)
         out["step"][where] = sum(step_s(group, work, rest)[0].values())
         out["bound"][where] = _bound_s(group, work, rest.scaled(_mean(group, dense), _mean(group, expert)))
-        parts = memory_parts(group, share)
-        total = np.asarray(sum(parts.values()))
-        out["peak"][where] = total.max(axis=0)
-        out["least"][where] = _least_memory(group, parts, total)
+        out["peak"][where] = np.asarray(sum(memory_parts(group, share).values())).max(axis=0)
     fits = out["peak"] <= capacity_bytes(problem)
-    return Evaluation(out["step"], out["bound"], out["peak"], out["least"], fits)
+    return Evaluation(out["step"], out["bound"], out["peak"], fits)
 
 
 def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Group]]:
@@ -106,10 +101,3 @@ def _bound_s(group: Group, work: Load, rest: Totals) -> Array:
     even = replace(group, counts=whole, ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
     mean = Load(f, b, w, again, np.zeros(len(group.strategies)))
     return np.asarray(sum(step_s(even, mean, rest)[0].values()))
-
-
-def _least_memory(group: Group, parts: dict[str, Array], total: Array) -> Array:
-    """Mean over ranks of what must be somewhere: weights, states, contexts."""
-    names = ("weights", "gradients", "optimizer", "communicators", "context")
-    fixed = sum(_mean(group, parts[name]) for name in names)
-    return np.asarray(np.minimum(np.asarray(fixed), total.max(axis=0)))

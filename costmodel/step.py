@@ -13,22 +13,9 @@ import numpy as np
 from .layers import PARTS, LayerTable
 from .problem import Array, Ints, Problem
 from .schedule import bubble_s, in_flight
-from .strategy import RECOMPUTES, Strategies
+from .strategy import Strategies, enum_code
 
-NONE, SELECTIVE, FULL = range(3)
-assert RECOMPUTES == ("none", "selective", "full")
-
-STEP_PARTS = (
-    *PARTS,
-    "recompute",
-    "pp_bubble",
-    "pp_comm",
-    "dp_comm",
-    "optimizer",
-    "offload",
-    "host_per_microbatch",
-    "fixed",
-)
+SELECTIVE, FULL = enum_code("recompute", "selective"), enum_code("recompute", "full")
 
 _OPTIMIZER_STATE_BYTES = {"adam": 8.0, "adam_bf16_moments": 4.0, "adam_8bit": 2.0, "muon": 4.0, "sgd": 4.0}
 """Moments per parameter: two FP32 for Adam, two BF16, two 8-bit, one FP32 for Muon and SGD with momentum."""

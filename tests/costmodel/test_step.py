@@ -57,7 +57,6 @@ def test_parts_sum_to_the_step_and_arrays_equal_scalars(experts, data):
     assert many.step_time_s[[0, 2]] == pytest.approx(one.step_time_s)
     assert many.peak_memory_bytes[[0, 2]] == pytest.approx(one.peak_memory_bytes)
     assert many.lower_bound_s[0] <= one.step_time_s * (1 + 1e-9)
-    assert many.min_memory_bytes[0] <= one.peak_memory_bytes * (1 + 1e-9)
     assert sum(t.share for t in one.traffic) == pytest.approx(1.0) or not one.traffic
 
 
@@ -72,7 +71,6 @@ def test_the_bound_holds_for_every_split(strategy, data):
     uneven = estimate(problem, replace(strategy, layers_per_stage=split))
     if strategy.schedule in ("gpipe", "1f1b", "interleaved"):
         assert bound.lower_bound_s[0] <= uneven.step_time_s * (1 + 1e-9)
-    assert bound.min_memory_bytes[0] <= uneven.peak_memory_bytes * (1 + 1e-9)
 
 
 @settings(max_examples=40, deadline=None)
