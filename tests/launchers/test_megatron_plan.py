@@ -71,7 +71,7 @@ def test_prediction_layers_stand_before_the_loss() -> None:
     ("settings", "expected"),
     [
         ({}, []),
-        ({"recompute": "selective"}, ["selective", "core_attn"]),
+        ({"recompute": "selective"}, ["selective", "layernorm", "mlp"]),
         ({"recompute": "full"}, ["full", "uniform", "1"]),
         ({"recompute": "full", "recompute_layers": 20}, ["full", "uniform", "1"]),
         ({"recompute": "full", "recompute_layers": 7}, ["full", "block", "7"]),
