@@ -75,11 +75,7 @@ class LayerTable:
 
 def distinct(strategies: Strategies) -> tuple[Strategies, Ints]:
     """The distinct layer keys among many strategies, and for each strategy the index of its key."""
-    code = np.zeros(len(strategies), dtype=np.int64)
-    for name in _KEY:
-        values, index = np.unique(getattr(strategies, name), return_inverse=True)
-        code = code * len(values) + index
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    first, inverse = strategies.distinct(_KEY)
     return strategies.take(first), inverse
 
 
@@ -205,8 +201,7 @@ def _embedding_row(problem: Problem, g: Geometry) -> _Row:
     f, zero = _blank(g)
     b, w = f.copy(), f.copy()
     moved = 2.0 * model.hidden_size * problem.activation_bytes * g.tokens
-    acc = problem.cluster.accelerator
-    rate = acc.memory_bytes_per_s * acc.memory_efficiency
+    rate = stream_rate(problem)
     f[2], b[2] = moved / rate, 2.0 * moved / rate
     nbytes = g.tokens * model.hidden_size * problem.activation_bytes
     one = np.ones_like(s.tp)
@@ -239,7 +234,7 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
         target[part] = acc.gemm_time_s(*shape, dtype) / runtime.gemm_scale
     w[part] += accumulate_s(problem, vocabulary * width / tp)
     logits = g.tokens * vocabulary / (tp if runtime.loss_parallel else 1.0)
-    stream = logits * runtime.loss_bytes_per_logit / (acc.memory_bytes_per_s * acc.memory_efficiency)
+    stream = logits * runtime.loss_bytes_per_logit / stream_rate(problem)
     f[part] += stream / 2.0
     b[part] += stream / 2.0
     nbytes = g.tokens * model.hidden_size * problem.activation_bytes

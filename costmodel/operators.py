@@ -155,7 +155,7 @@ def _scan_times(problem: Problem, core: RecurrentCore, g: Geometry) -> tuple[Arr
     rate = acc.peak_flops[problem.wide_dtype] * SCAN_RATE * acc.attention[problem.attention_kernel].forward
     compute = scan_flops_per_token(core, g.strategies.tp) * g.tokens / rate
     moved = 2.0 * problem.activation_bytes * core_width(core) / g.strategies.tp * g.tokens
-    forward = np.maximum(compute, moved / (acc.memory_bytes_per_s * acc.memory_efficiency))
+    forward = np.maximum(compute, moved / stream_rate(problem))
     return forward, 2.5 * forward
 
 

@@ -241,6 +241,15 @@ class Strategies:
         """Accelerators used."""
         return self.tp * self.cp * self.dp * self.pp
 
+    def distinct(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Index of one strategy for each distinct combination of the named fields, and each strategy's combination."""
+        code = np.zeros(len(self), dtype=np.int64)
+        for name in names:
+            values, index = np.unique(getattr(self, name), return_inverse=True)
+            code = code * len(values) + index
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return first, inverse
+
     @classmethod
     def of(cls, strategies: Iterable[Strategy]) -> Strategies:
         """From scalar strategies (their explicit layer splits are dropped)."""
