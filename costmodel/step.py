@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .layers import PARTS, LayerTable
+from .operators import stream_rate
 from .problem import Array, Ints, Problem
 from .schedule import bubble_s, in_flight
 from .strategy import Strategies, enum_code
@@ -89,16 +90,23 @@ class Load:
         return self.forward + self.backward + self.weight + self.recompute
 
 
+def repeated_forward_s(group: Group) -> Array:
+    """Seconds that full recomputation of one layer of each kind adds, ``[kind, u]``; no embedding and no head."""
+    t = group.table
+    forward = t.forward.sum(axis=0)
+    out = forward.copy()
+    out[t.embedding : t.mtp] = 0.0
+    if group.problem.model.mtp and group.problem.workload.train_mtp:
+        out[t.mtp] -= forward[t.head]  # the head is not inside a checkpointed layer
+    return np.asarray(out)
+
+
 def load(group: Group, share: Array) -> Load:
     """Work of one micro-batch on each rank; recomputation repeats the forward of ``share`` of the layers."""
     t, half = group.table, group.share
     forward = t.forward.sum(axis=0)
-    repeated = forward.copy()
-    repeated[t.embedding : t.mtp] = 0.0
-    if group.problem.model.mtp and group.problem.workload.train_mtp:
-        repeated[t.mtp] -= forward[t.head]  # the head is not inside a checkpointed layer
     selective = group.per_rank(t.selective) * (group.strategies.recompute == SELECTIVE)
-    again = group.per_rank(repeated) * share + selective
+    again = group.per_rank(repeated_forward_s(group)) * share + selective
     passes = [forward, t.backward.sum(axis=0), t.weight.sum(axis=0)]
     parts = [half * group.per_rank(rows) for rows in passes]
     base = np.sum(parts, axis=0)
@@ -145,7 +153,7 @@ def p2p_s(group: Group) -> tuple[Array, Array]:
         return np.zeros(len(s)), np.zeros(len(s))
     tokens = s.micro_batch_size * problem.workload.sequence_length / s.cp / np.where(s.sp, s.tp, 1)
     nbytes = tokens * problem.model.hidden_size * problem.activation_bytes
-    first, inverse = _distinct_rows(s, ("tp", "sp", "cp", "dp", "micro_batch_size"))
+    first, inverse = s.distinct(("tp", "sp", "cp", "dp", "micro_batch_size"))
     stride = (s.tp * s.cp * s.dp)[first]
     one = problem.cluster.collective_time_s("p2p", nbytes[first], np.full(len(first), 2), stride)[inverse]
     steady = 2.0 * s.num_microbatches * group.vpp * one * (1.0 - problem.runtime.pp_hidden)
@@ -168,7 +176,7 @@ def zero_shards(s: Strategies) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """One data-parallel collective of a step: arrays ``[n]``; ``per_microbatch`` where it recurs with each of them."""
+    """One data-parallel collective, arrays ``[n]``: ``count`` times a step, ``phase`` the pass it may hide under."""
 
     parallelism: str
     collective: str
@@ -217,28 +225,27 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
 
 
 def gradient_times(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
-    """Seconds of all data-parallel collectives by the pass they may hide under, unhidden: ``[n]`` each."""
+    """Seconds of all data-parallel collectives by the pass they may hide under, unhidden: ``[n]`` each.
+
+    Strategies with the same degrees must have the same parameters: one of them is timed for all.
+    """
     s = group.strategies
-    first, inverse = _distinct_rows(s, ("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches"))
+    first, inverse = s.distinct(("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches"))
     few = replace(group, strategies=s.take(first), key=group.key[first])
-    out = {"forward": np.zeros(len(first)), "backward": np.zeros(len(first))}
-    for comm in gradient_comms(few, dense[first], expert[first]):
+    times = gradient_times_each(few, dense[first], expert[first])
+    return {phase: seconds[inverse] for phase, seconds in times.items()}
+
+
+def gradient_times_each(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
+    """``gradient_times`` where equal strategies may have different parameters."""
+    out = {"forward": np.zeros(len(dense)), "backward": np.zeros(len(dense))}
+    for comm in gradient_comms(group, dense, expert):
         on = comm.count > 0
         if np.any(on):
             size, stride = np.round(comm.size[on]).astype(np.int64), np.round(comm.stride[on]).astype(np.int64)
             one = group.problem.cluster.collective_time_s(comm.collective, comm.nbytes[on], size, stride)
             out[comm.phase][on] += comm.count[on] * one
-    return {phase: seconds[inverse] for phase, seconds in out.items()}
-
-
-def _distinct_rows(s: Strategies, names: tuple[str, ...]) -> tuple[Ints, Ints]:
-    """Index of one strategy for each distinct combination of the fields, and each strategy's combination."""
-    code = np.zeros(len(s), dtype=np.int64)
-    for name in names:
-        values, index = np.unique(getattr(s, name), return_inverse=True)
-        code = code * len(values) + index
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return first, inverse
+    return out
 
 
 def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) -> Array:
@@ -262,6 +269,11 @@ def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) 
     return total
 
 
+def optimizer_state_bytes(problem: Problem) -> float:
+    """Bytes of moments and of the FP32 master copy per parameter."""
+    return _OPTIMIZER_STATE_BYTES[problem.workload.optimizer] + (4.0 if problem.runtime.master_weights else 0.0)
+
+
 def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
     """Bytes of weights, gradients, optimizer states and gather buffers for given parameters ``[rank, n]``.
 
@@ -269,13 +281,12 @@ def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
     """
     s, runtime = group.strategies, group.problem.runtime
     a, b = zero_shards(s)
-    moments = _OPTIMIZER_STATE_BYTES[group.problem.workload.optimizer] + (4.0 if runtime.master_weights else 0.0)
-    moments += runtime.optimizer_grad_bytes
+    states = optimizer_state_bytes(group.problem) + runtime.optimizer_grad_bytes
     out: dict[str, Array] = {}
     for name, each, stage in (
         ("weights", runtime.param_memory_bytes, 3),
         ("gradients", runtime.grad_memory_bytes, 2),
-        ("optimizer", moments, 1),
+        ("optimizer", states, 1),
     ):
         on = s.zero >= stage
         out[name] = each * (dense / np.where(on, a, 1.0) + expert / np.where(on, b, 1.0))
@@ -337,14 +348,20 @@ def optimizer_s(group: Group, dense: Array, expert: Array) -> tuple[Array, Array
     Streaming: the gradient and each state read, each state and the parameter written. Offloaded states add the gradient
     down and the parameter up over the host link, and the same streaming in host memory at the host link's rate.
     """
-    s, problem, acc = group.strategies, group.problem, group.problem.cluster.accelerator
+    s, problem = group.strategies, group.problem
     a, b = zero_shards(s)
     owned = dense / a + expert / b
-    states = _OPTIMIZER_STATE_BYTES[problem.workload.optimizer] + (4.0 if problem.runtime.master_weights else 0.0)
-    touched = 4.0 + 2.0 * states + 2.0
-    device = (1.0 - s.offload_optimizer) * owned * touched / (acc.memory_bytes_per_s * acc.memory_efficiency)
+    touched = 4.0 + 2.0 * optimizer_state_bytes(problem) + 2.0
+    device = (1.0 - s.offload_optimizer) * owned * touched / stream_rate(problem)
     moved = problem.runtime.grad_comm_bytes + problem.runtime.param_comm_bytes + touched
-    return device, s.offload_optimizer * owned * moved / acc.host_bytes_per_s
+    return device, s.offload_optimizer * owned * moved / problem.cluster.accelerator.host_bytes_per_s
+
+
+def tied_embedding_bytes(group: Group) -> Array:
+    """Bytes of one rank's part of the embedding's gradient, ``[n]``."""
+    problem, tp = group.problem, group.strategies.tp
+    width = problem.model.embedding_dim or problem.model.hidden_size
+    return np.asarray(problem.padded_vocabulary(tp) / tp * width * problem.runtime.grad_comm_bytes)
 
 
 def tied_embedding_s(group: Group) -> Array:
@@ -352,10 +369,8 @@ def tied_embedding_s(group: Group) -> Array:
     s, problem = group.strategies, group.problem
     if group.pp == 1 or not problem.model.tied_embeddings:
         return np.zeros(len(s))
-    width = problem.model.embedding_dim or problem.model.hidden_size
-    nbytes = problem.padded_vocabulary(s.tp) / s.tp * width * problem.runtime.grad_comm_bytes
     stride = s.tp * s.cp * s.dp * (group.pp - 1)
-    return problem.cluster.collective_time_s("all_reduce", nbytes, np.full(len(s), 2), stride)
+    return problem.cluster.collective_time_s("all_reduce", tied_embedding_bytes(group), np.full(len(s), 2), stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Problem
-from shardwise.costmodel.step import Group, gradient_comms, totals
+from shardwise.costmodel.step import gradient_times_each, totals
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .bounds import Stage, most_layers, slowest_of
@@ -60,7 +60,7 @@ def compositions(
     rows = kind_rows(many)
     least = slowest_of(one, pipeline_s)
     slowest = np.full(len(counts), least)
-    rest = replace(totals(many, dense[None], expert[None]), gradients=_gradients(many, dense, expert))
+    rest = replace(totals(many, dense[None], expert[None]), gradients=gradient_times_each(many, dense, expert))
     stage = Stage.of(rows, slowest, rest, incumbent_s, _shares(one, counts, least, longest_s))
     whole = dense + expert
     order = np.argsort(whole, kind="stable")
@@ -84,16 +84,6 @@ def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> 
     backward = (counts @ (rows.backward[:, 0] + rows.weight[:, 0]) + repeated)[slow] / (seconds + repeated)[slow]
     n = np.ones(len(counts))
     return n * float(forward.max()), n * float(backward.max())
-
-
-def _gradients(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
-    """``step.gradient_times`` for one strategy under many loads (that one takes equal strategies as equally loaded)."""
-    out = {"forward": np.zeros(len(dense)), "backward": np.zeros(len(dense))}
-    for comm in gradient_comms(group, dense, expert):
-        size, stride = np.round(comm.size).astype(np.int64), np.round(comm.stride).astype(np.int64)
-        one = group.problem.cluster.collective_time_s(comm.collective, comm.nbytes, size, stride)
-        out[comm.phase] += np.where(comm.count > 0, comm.count * one, 0.0)
-    return out
 
 
 def _counts(rows: KindRows, longest_s: float) -> Array | None:

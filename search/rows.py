@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.costmodel.evaluate import capacity_bytes
 from shardwise.costmodel.problem import Array, Ints
 from shardwise.costmodel.schedule import in_flight
-from shardwise.costmodel.step import FULL, SELECTIVE, Group, communicators, state_bytes
+from shardwise.costmodel.step import FULL, SELECTIVE, Group, communicators, repeated_forward_s, state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,7 @@ def kind_rows(group: Group) -> KindRows:
     t, key, s, half = group.table, group.key, group.strategies, group.share
     runtime, model = group.problem.runtime, group.problem.model
     selective, full = s.recompute == SELECTIVE, s.recompute == FULL
-    forward = t.forward.sum(axis=0)
-    again = forward.copy()
-    again[t.embedding : t.mtp] = 0.0
     num_mtp = len(model.mtp) if group.problem.workload.train_mtp else 0
-    if num_mtp:
-        again[t.mtp] -= forward[t.head]  # the head is not inside a checkpointed layer
     saved, kept = t.saved[:, key], t.saved_selective[:, key]
     params = np.stack([t.dense[:, key], t.expert[:, key]])
     one = replace(group, counts=group.counts[:1], ranks=group.ranks[:1], repeats=group.repeats[:1])
@@ -91,10 +86,10 @@ def kind_rows(group: Group) -> KindRows:
     backward = t.backward.sum(axis=0)[:, key] + np.where(selective, t.selective[:, key], 0.0)
     return KindRows(
         group=group,
-        forward=half * forward[:, key],
+        forward=half * t.forward.sum(axis=0)[:, key],
         backward=half * backward,
         weight=half * t.weight.sum(axis=0)[:, key],
-        again=half * np.where(full, again[:, key], 0.0),
+        again=half * np.where(full, repeated_forward_s(group)[:, key], 0.0),
         saved=np.where(selective, kept, saved),
         boundary=t.boundary[:, key],
         state=states["weights"] + states["gradients"] + states["optimizer"],
