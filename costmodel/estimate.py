@@ -23,6 +23,7 @@ from .step import (
     parameters,
     recompute_share,
     step_s,
+    tied_embedding_bytes,
     totals,
 )
 from .strategy import Strategy
@@ -279,6 +280,4 @@ def _step_traffic(group: Group, rank: int) -> Iterator[_RowT]:
     ends = int(rank == 0) + int(rank == p - 1)
     yield "pp", "p2p", 2, stride, nbytes, (2.0 * v - ends) * m
     if problem.model.tied_embeddings and rank in (0, p - 1):
-        width = problem.model.embedding_dim or problem.model.hidden_size
-        table = float(problem.padded_vocabulary(s.tp)[0] / s.tp[0]) * width * problem.runtime.grad_comm_bytes
-        yield "embedding", "all_reduce", 2, stride * (p - 1), table, 1.0
+        yield "embedding", "all_reduce", 2, stride * (p - 1), float(tied_embedding_bytes(group)[0]), 1.0
