@@ -19,12 +19,8 @@ PREDICTION_KEYS = {
 
 
 def schema(name):
-    text = (
-        importlib.resources.files("shardwise.cli")
-        .joinpath("schemas", f"{name}.schema.json")
-        .read_text(encoding="utf-8")
-    )
-    return json.loads(text)
+    path = importlib.resources.files("shardwise") / "schemas" / f"{name}.schema.json"
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def check(result, name):
