@@ -13,6 +13,11 @@ import numpy as np
 from .problem import Array, Ints
 
 
+def others_divisor(schedule: str, vpp: int) -> int | None:
+    """What the bubble divides the other ranks' passes by, where it is nothing but those; None for other schedules."""
+    return {"gpipe": 1, "1f1b": 1, "interleaved": vpp}.get(schedule)
+
+
 def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: Array, repeats: Array) -> Array:
     """Idle seconds of the slowest rank in one step; inputs are seconds per micro-batch and rank, ``[rank, n]``.
 
@@ -27,10 +32,9 @@ def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: A
     slow = np.argmax(total, axis=0)[None]
     others = repeats @ total - np.take_along_axis(total, slow, axis=0)[0]
     pp = float(repeats.sum())
-    if schedule in ("gpipe", "1f1b"):
-        return np.asarray(others)
-    if schedule == "interleaved":
-        return np.asarray(others / vpp)
+    divisor = others_divisor(schedule, vpp)
+    if divisor is not None:
+        return np.asarray(others / divisor)
     f, b, w = (np.take_along_axis(x, slow, axis=0)[0] for x in (forward, backward, weight))
     if schedule == "zb-h1":
         return np.asarray(np.maximum(0.0, others - 2.0 * (repeats @ weight - w)))

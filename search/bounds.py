@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Ints, Problem
+from shardwise.costmodel.schedule import others_divisor
 from shardwise.costmodel.step import FULL, Group, Load, Totals, dp_exposed_s, parameters, step_s, totals
 from shardwise.costmodel.strategy import Strategies
 
@@ -242,7 +243,8 @@ class Stage:
 
 def fill_weight(group: Group) -> float:
     """Weight of the other ranks' work beside the slowest one's in the pipeline's time (0: none is sure)."""
-    return {"interleaved": 1.0 / group.vpp, "zb-h1": 0.0}.get(group.schedule, 1.0)
+    divisor = others_divisor(group.schedule, group.vpp)
+    return 1.0 / divisor if divisor else 0.0
 
 
 def slowest_of(rows: KindRows, pipeline_s: float) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.schedule import others_divisor
 from shardwise.costmodel.splits import chunk_ranks, even_split
 from shardwise.costmodel.strategy import Strategies, Strategy
 from shardwise.launchers.base import Launcher
@@ -278,7 +279,7 @@ class _Model:
     # ---- time
 
     def _objective(self) -> None:
-        """m·slowest + fill·(sum - slowest), multiplied by vpp so that interleaving's weight of 1/vpp is whole.
+        """m·slowest + fill·(sum - slowest), as ``schedule.bubble_s``; times ``others_divisor``, so that it is whole.
 
         Interleaved ranks take turns, each as long as its slowest chunk: all turns together pace the pipeline too.
         """
@@ -301,7 +302,7 @@ class _Model:
         if self.strategy.schedule == "interleaved":
             self.model.add(slowest >= sum(self._turns()))
         m = self.strategy.num_microbatches
-        self.scale = self.vpp if self.strategy.schedule == "interleaved" else 1
+        self.scale = others_divisor(self.strategy.schedule, self.vpp) or 1
         fill = 0 if self.strategy.schedule == "zb-v" else 1
         self.cost = (m * self.scale - fill) * slowest + fill * sum(loads)
         self.model.minimize(self.cost)
