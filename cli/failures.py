@@ -12,7 +12,6 @@ import click
 from shardwise.hardware_profiles.errors import ShardwiseError
 
 EXIT_UNEXPECTED = 1
-EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE, as the shell reports a writer whose reader has gone."""
