@@ -25,7 +25,6 @@ class Workload:
     optimizer: str = "adam"
     expert_imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean; 1 is perfect balance (forced balancing in benchmarks)."""
-    dropless: bool = True
     train_mtp: bool = True
     """Whether multi-token-prediction layers named in the model are trained."""
 
