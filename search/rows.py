@@ -21,7 +21,8 @@ class KindRows:
     """Arrays ``[kind + 3, n]`` unless said otherwise; seconds per micro-batch, bytes per pipeline rank.
 
     A rank's memory is ``fixed + sum(state) + (1 + fragmentation) · (flight · kept + transient)``, with ``kept`` the
-    ``saved`` bytes of its layers less what recomputation drops.
+    ``saved`` bytes of its layers less what recomputation drops. ZeRO-3's gather buffers, which are no sum over layers,
+    are left out: what fits must be judged by the cost model.
     """
 
     group: Group

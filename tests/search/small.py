@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+from hypothesis import strategies as st
 
-from shardwise.costmodel.evaluate import evaluate
+from shardwise.costmodel.evaluate import evaluate, groups
 from shardwise.costmodel.model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, ModelSpec, Moe, Split
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.runtime import load_runtime
-from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, Strategies, Strategy
+from shardwise.costmodel.step import Group
+from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, SCHEDULES, Strategies, Strategy
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.launchers.base import Launcher, get_launcher
@@ -194,3 +196,29 @@ def every_split(p: Problem, who: Launcher, base: Strategy, uniform: bool):
                 replace(one, recompute="full", recompute_per_stage=again) for again in recomputed(list(layers), uniform)
             ]
             yield from (s for s in variants if not who.violations(p, s))
+
+
+@st.composite
+def pipelined(draw, recomputes=RECOMPUTES, schedules=SCHEDULES) -> tuple[Problem, Strategy]:
+    """A pipeline of a small dense or mixed model with a random layer split, on a device it may or may not fit."""
+    pp, layers = draw(st.sampled_from([2, 4])), 16
+    schedule = draw(st.sampled_from([s for s in schedules if s != "dualpipe"]))
+    vpp = {"interleaved": draw(st.sampled_from([2, 4])), "zb-v": 2}.get(schedule, 1)
+    chunks = pp * vpp
+    cuts = sorted(draw(st.lists(st.integers(0, layers - chunks), min_size=chunks - 1, max_size=chunks - 1)))
+    split = tuple(int(n) + 1 for n in np.diff([0, *cuts, layers - chunks]))
+    moe, tp, dp = draw(st.booleans()), draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 8]))
+    s = Strategy(
+        tp=tp, sp=tp > 1, pp=pp, vpp=vpp, schedule=schedule, dp=dp, ep=min(dp, 4) if moe else 1,
+        zero=draw(st.integers(0, 3)), num_microbatches=pp * draw(st.sampled_from([1, 2, 8])),
+        recompute=draw(st.sampled_from(recomputes)), dp_overlap=draw(st.booleans()), layers_per_stage=split,
+    )  # fmt: skip
+    model = moe_model(layers, first_dense=3) if moe else dense_model(layers, tied=draw(st.booleans()))
+    memory = draw(st.sampled_from([0.5, 1.0, 2.0, 4.0, 64.0]))
+    return problem(model, s.world_size, s.dp * s.num_microbatches, memory_gib=memory), s
+
+
+def group_of(p: Problem, strategies: Strategies) -> Group:
+    """The one group of strategies that share a pipeline."""
+    (_, group), *_ = groups(p, strategies)
+    return group

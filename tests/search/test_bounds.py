@@ -1,0 +1,37 @@
+"""Bounds over layer splits against splits drawn at random, priced by the cost model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from shardwise.costmodel.estimate import estimate
+from shardwise.costmodel.strategy import Strategies
+from shardwise.search.bounds import LINEAR_SCHEDULES, room_for_layers, split_bounds
+
+from .small import pipelined
+
+RECOMPUTES = ("none", "selective", "full")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_split_that_fits_is_under_the_bound(data):
+    p, s = data.draw(pipelined(RECOMPUTES, tuple(sorted(LINEAR_SCHEDULES))))
+    answer = estimate(p, s)
+    assume(answer.fits)
+    bare = Strategies.of([replace(s, layers_per_stage=None)])
+    bound = split_bounds(p, bare, np.zeros(1), answer.step_time_s * 1.001)
+    assert bound.bound_s[0] <= answer.step_time_s * (1 + 1e-9)
+    assert bound.pipeline_s[0] + bound.rest_s[0] <= bound.bound_s[0] * (1 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_what_fits_had_room(data):
+    p, s = data.draw(pipelined(RECOMPUTES))
+    assume(estimate(p, s).fits)
+    assert room_for_layers(p, Strategies.of([replace(s, layers_per_stage=None)]))[0]
