@@ -26,7 +26,7 @@ NEEDED = {
 }
 
 
-def test_the_profiles_of_the_issue_are_there():
+def test_the_frameworks_of_published_runs_have_profiles():
     assert set(list_runtimes()) >= NEEDED
 
 
