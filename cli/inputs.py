@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import is_there, read_text
 
 if TYPE_CHECKING:
     from shardwise.costmodel.model import ModelSpec
@@ -66,8 +67,8 @@ class Request:
             expert_imbalance=expert_imbalance,
             train_mtp=mtp,
         )
-        named = load_runtime(runtime) if runtime else None
-        if launcher:
+        named = load_runtime(runtime) if runtime is not None else None
+        if launcher is not None:
             get_launcher(launcher)
         spec, machines = read_model(model), load_cluster(cluster, gpus)
         choice = choose_launcher(spec, machines, workload, launcher, named)
@@ -84,43 +85,18 @@ def read_model(text: str) -> ModelSpec:
     path = Path(text)
     if not is_path(text):
         return ModelSpec.from_preset(text)
-    if path.is_dir():
+    if is_there(path) and path.is_dir():
         raise InputError(f"--model {text}: is a folder; expected a file, such as the config.json in it")
-    if path.suffix.lower() in _CONFIG_SUFFIXES or _starts_like_json(path):
+    if path.suffix.lower() in _CONFIG_SUFFIXES:
         return ModelSpec.from_hf(path)
-    return ModelSpec.from_megatron_args(_read_args(path), name=path.stem)
+    content = read_text(path, "a config.json or Megatron-LM arguments", LARGEST_ARGS_BYTES)
+    if content.lstrip().startswith("{"):
+        return ModelSpec.from_hf(path)
+    return ModelSpec.from_megatron_args(content, name=path.stem)
 
 
 def is_path(text: str) -> bool:
     """Whether an argument means a file: it exists, or is spelled like one."""
     path = Path(text)
-    if path.suffix.lower() in _CONFIG_SUFFIXES | _ARGS_SUFFIXES or text.startswith((".", "/", "~")):
-        return True
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _starts_like_json(path: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(4096).lstrip()[:1] == b"{"
-    except (OSError, ValueError) as error:
-        raise InputError(f"--model {path}: {_reason(error)}") from None
-
-
-def _read_args(path: Path) -> str:
-    try:
-        nbytes = path.stat().st_size
-        if nbytes > LARGEST_ARGS_BYTES:
-            raise InputError(f"--model {path}: {nbytes} bytes; expected Megatron-LM arguments, under 1 MiB")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--model {path}: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return (error.strerror or type(error).__name__).lower()
-    return f"cannot be read as text: {error}"
+    spelled = path.suffix.lower() in _CONFIG_SUFFIXES | _ARGS_SUFFIXES or text.startswith((".", "/", "~"))
+    return spelled or is_there(path)

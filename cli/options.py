@@ -10,6 +10,7 @@ import click
 
 from shardwise.costmodel.workload import DTYPES, OPTIMIZERS
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import is_there
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +83,7 @@ def json_option(command: F) -> F:
 
 def check_out(_: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     """Refuse an output folder that is a file before anything long runs."""
-    if value is not None and value.exists() and not value.is_dir():
+    if value is not None and is_there(value) and not value.is_dir():
         raise InputError(f"--{param.name} {value}: expected a folder, this is a file")
     return value
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import is_there
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,8 +58,8 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     """
     prepare_folder(folder)
     for name in files:
-        if (folder / name).is_dir():
-            raise InputError(f"--out {folder}: cannot write {name}: it is a folder")
+        if is_there(folder / name) and not (folder / name).is_file():
+            raise InputError(f"--out {folder}: cannot write {name}: what has that name is not a file")
     staged: list[tuple[Path, Path]] = []
     try:
         for name, text in files.items():
@@ -76,8 +77,9 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 def write_file(path: Path, text: str) -> None:
     """Write one file whole or not at all."""
-    if path.is_dir():
-        raise InputError(f"--out {path}: expected a file to write, this is a folder")
+    if is_there(path) and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise InputError(f"--out {path}: expected a file to write, this is {kind}")
     write_files(path.parent, {path.name: text})
 
 

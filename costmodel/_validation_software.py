@@ -102,8 +102,8 @@ def _chosen(row: Mapping[str, Any], notes: list[str]) -> str:
             if choice.why:
                 notes.append(f"runtime {choice.runtime}: {choice.why}")
             return choice.runtime
-    if software in _known():
-        return str(software)
+    if isinstance(software, str) and software in _known():
+        return software
     default = "torchtitan" if row["parallel"].get("fsdp") else "megatron-core"
     stated = "is not stated" if software is None else f"= {software!r} has no profile"
     notes.append(f"software {stated}: runtime {default}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import read_text
 
 from .hf_families.config import Config, one_line, show
 from .hf_families.registry import FAMILIES, UNCLEAR_TIES, WRAPPERS, Family
@@ -32,7 +33,7 @@ def read_hf_config(path: str | Path) -> ModelSpec:
     architecture that is not known, and any key that may shape the model and is not understood.
     """
     path = Path(path)
-    data = parse_json_object(_read_text(path), str(path))
+    data = parse_json_object(read_text(path, "a config.json", MAX_FILE_BYTES), str(path))
     name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
     return model_from_config(data, name, str(path))
 
@@ -109,27 +110,6 @@ def _finish_wrapper(outer: Config) -> None:
 
 
 # ---- the file
-
-
-def _read_text(path: Path) -> str:
-    shown = one_line(str(path))
-    try:
-        if path.is_dir():
-            raise InputError(f"{shown}: a directory: expected a config.json file")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{shown}: not a regular file: expected a config.json")
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InputError(f"{shown}: {size} bytes: expected a config.json of at most {MAX_FILE_BYTES} bytes")
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{shown}: no such file: expected a config.json") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown}: byte {error.start} is not UTF-8: expected a JSON text") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{shown}: cannot be read ({one_line(str(error))}): expected a config.json") from None
 
 
 def parse_json_object(text: str, source: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
+from shardwise.hardware_profiles.text_files import is_there
 from shardwise.hardware_profiles.yaml_files import first_problem, read_mapping
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -148,7 +149,7 @@ def load_runtime(name_or_path: str | Path) -> Runtime:
     """
     text = str(name_or_path)
     path = Path(text)
-    if path.suffix in (".yaml", ".yml") or path.exists():
+    if path.suffix in (".yaml", ".yml") or is_there(path):
         return _build(path)
     if text not in list_runtimes():
         near = difflib.get_close_matches(text, list_runtimes(), n=1)
@@ -177,9 +178,9 @@ def _merged(path: Path, depth: int) -> dict[str, Any]:
     if depth > 8:
         raise InputError(f"{path}: extends: profiles extend each other in a circle")
     parent_path = path.parent / f"{base}.yaml"
-    if not parent_path.exists():
+    if not is_there(parent_path):
         parent_path = _FOLDER / f"{base}.yaml"
-    if not parent_path.exists():
+    if not is_there(parent_path):
         raise InputError(f"{path}: extends = {base!r}: expected the name of a runtime profile")
     parent = _merged(parent_path, depth + 1)
     sources = {**parent.get("sources", {}), **data.get("sources", {})}

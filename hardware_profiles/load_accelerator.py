@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from .accelerator import Accelerator, AttentionLaw, GemmLaw, ScaleUp
 from .accelerator_schema import AcceleratorFile, AttentionLawFile
 from .errors import InputError, UnknownNameError
+from .text_files import is_there
 from .yaml_files import figures, first_problem, read_head, read_mapping, slug
 
 _SHIPPED = Path(__file__).parent / "accelerators"
@@ -51,7 +52,7 @@ def _index() -> dict[str, tuple[str, Path]]:
 
 def _find(name: str) -> Path:
     direct = _SHIPPED / f"{slug(name)}.yaml"
-    if direct.is_file():
+    if is_there(direct):
         return direct
     index = _index()
     if slug(name) in index:

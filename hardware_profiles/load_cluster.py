@@ -15,6 +15,7 @@ from .cluster import Cluster, Ramp, Tier
 from .cluster_schema import ExtendingFile, SystemFile, TechnologyFile, TierFile
 from .errors import InputError, UnknownNameError
 from .load_accelerator import load_accelerator
+from .text_files import is_there
 from .yaml_files import figures as figures_of
 from .yaml_files import first_problem, read_head, read_mapping, slug
 
@@ -46,7 +47,7 @@ def _locate(name_or_path: str | Path, beside: Path | None = None) -> Path:
     if isinstance(name_or_path, Path):
         return name_or_path
     direct = _SHIPPED / f"{slug(name_or_path)}.yaml"
-    if direct.is_file():
+    if is_there(direct):
         return direct
     if name_or_path.lower().endswith(_SUFFIXES):
         return Path(name_or_path) if beside is None else beside / name_or_path
@@ -128,7 +129,7 @@ def _validated(path: Path, raw: dict[str, Any], model: type[_Model]) -> _Model:
 def _technology(name: str) -> TechnologyFile | None:
     """A shipped link technology by name."""
     path = _SHIPPED / f"_{slug(name)}.yaml"
-    return _validated(path, read_mapping(path, "a technology YAML file"), TechnologyFile) if path.is_file() else None
+    return _validated(path, read_mapping(path, "a technology YAML file"), TechnologyFile) if is_there(path) else None
 
 
 def list_technologies() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from .accelerator import Figure
 from .errors import InputError
+from .text_files import read_text
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
 """Profiles are a few kilobytes; anything above this is the wrong file."""
@@ -45,7 +46,7 @@ def slug(name: str) -> str:
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
     """The mapping in a YAML file; ``what`` names the wanted file in errors."""
     try:
-        raw = yaml.load(_text(path, what), _Loader)
+        raw = yaml.load(read_text(path, what, MAX_FILE_BYTES), _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -63,24 +64,6 @@ def read_head(path: Path, ends: re.Pattern[str]) -> dict[str, Any]:
     """The keys of a shipped file that stand before the line ``ends`` matches: quicker than reading all of it."""
     head: dict[str, Any] = yaml.load(ends.split(path.read_text(encoding="utf-8"), maxsplit=1)[0], _Loader)
     return head
-
-
-def _text(path: Path, what: str) -> str:
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a directory; expected {what}")
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InputError(f"{path}: {size} bytes; expected {what} of at most {MAX_FILE_BYTES} bytes")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; expected {what}") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{str(path)!r}: not a file name: {error}") from None
 
 
 def _short(thing: object, limit: int = 160) -> str:

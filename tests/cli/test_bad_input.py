@@ -1,6 +1,8 @@
 """Bad input: one clear line on standard error, exit code 2, nothing on standard output, never a traceback."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +59,14 @@ BAD_OPTIONS = [
     ({"--cluster": "dgx-h10"}, "dgx-h100"),
     ({"--cluster": "no-such.yaml"}, "no-such.yaml"),
     ({"--cluster": "."}, ""),
+    ({"--model": "/dev/zero"}, "/dev/zero"),
+    ({"--model": "a" * 5000 + ".json"}, "too long"),
+    ({"--cluster": "/dev/zero"}, "/dev/zero"),
+    ({"--cluster": "a" * 5000}, "system"),
+    ({"--runtime": "/dev/zero"}, "/dev/zero"),
+    ({"--runtime": "a" * 5000}, "runtime"),
+    ({"--runtime": ""}, "runtime"),
+    ({"--launcher": ""}, "launcher"),
     ({"--gpus": "12"}, "12"),
     ({"--gpus": "1000000000"}, "1000000000"),
     ({"--launcher": "megatrn"}, "megatron"),
@@ -246,9 +256,18 @@ def test_bad_runs(run, tmp_path, name):
     assert named in one_line(run("validate", path, "--json"))
 
 
-@pytest.mark.parametrize("path", ["missing.jsonl", "."])
+def test_a_report_does_not_take_the_place_of_a_device(run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    runs = Path(__file__).parents[1] / "data" / "runs" / "published_subset.jsonl"
+    assert "device or a pipe" in one_line(run("validate", runs, "--out", pipe))
+    assert pipe.is_fifo()
+    assert "too long" in one_line(run("validate", runs, "--out", "a" * 5000))
+
+
+@pytest.mark.parametrize("path", ["missing.jsonl", ".", "/dev/zero", "a" * 5000], ids=lambda path: path[:20])
 def test_runs_that_are_no_file(run, path):
-    assert path in one_line(run("validate", path))
+    assert path[:100] in one_line(run("validate", path))
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_broken_file(tmp_path: Path, content: bytes) -> None:
 
 
 def test_missing_file_and_directory(tmp_path: Path) -> None:
-    assert "no such file" in refuse_file(tmp_path / "nothing.json")
+    assert "No such file" in refuse_file(tmp_path / "nothing.json")
     assert "directory" in refuse_file(tmp_path)
 
 
