@@ -18,6 +18,7 @@ from shardwise.hardware_profiles.errors import InputError
 from ._validation_cluster import row_cluster
 from ._validation_model import RowSkippedError, row_model
 from ._validation_software import row_runtime
+from ._validation_types import wrong_kind
 from .model import ModelSpec
 from .problem import Problem
 from .runtime import Runtime
@@ -108,10 +109,11 @@ class RowReader:
 
 
 def lacking_section(row: Mapping[str, Any]) -> str | None:
-    """What a mapping lacks to be a measured run at all, or None."""
+    """What a mapping lacks to be a measured run at all, the first value of a wrong kind included, or None."""
     if not isinstance(row.get("id"), str):
         return "id: missing, expected a unique name"
-    return next((f"{s}: missing, expected a mapping" for s in _SECTIONS if not isinstance(row.get(s), Mapping)), None)
+    lacking = (f"{s}: missing, expected a mapping" for s in _SECTIONS if not isinstance(row.get(s), Mapping))
+    return next(lacking, None) or wrong_kind(row)
 
 
 def row_workload(row: Mapping[str, Any], notes: list[str]) -> Workload:

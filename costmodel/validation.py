@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import read_text
 
 from ._validation_model import RowSkippedError
 from ._validation_stats import Facts, gather_facts, summarise
@@ -101,15 +102,8 @@ def validate_rows(path: str | Path) -> Validation:
 def read_rows(path: str | Path) -> list[ReadRow]:
     """Parse a file of measured runs and turn each line into inputs; blank lines are not rows."""
     file = Path(path)
-    try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(
-                f"{file}: {file.stat().st_size} bytes: expected measured runs under {MAX_FILE_BYTES} bytes"
-            )
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise InputError(f"{file}: cannot be read as measured runs: {reason}") from None
+    # Only line feeds end a row: JSON may hold other separators of Unicode inside its strings.
+    lines = read_text(file, "measured runs", MAX_FILE_BYTES).split("\n")
     reader = RowReader(file.resolve().parent.parent)
     return [_read_line(reader, n, text) for n, text in enumerate(lines, start=1) if text.strip()]
 
