@@ -38,7 +38,7 @@ class Workload:
         if self.optimizer not in OPTIMIZERS:
             raise InputError(f"workload: optimizer = {self.optimizer!r}: expected one of {', '.join(OPTIMIZERS)}")
         if not 1.0 <= self.expert_imbalance < 1e3:
-            raise InputError(f"workload: expert_imbalance = {self.expert_imbalance!r}: expected 1 or more")
+            raise InputError(f"workload: expert_imbalance = {self.expert_imbalance!r}: expected 1 or more, under 1000")
 
     @property
     def tokens_per_step(self) -> int:

@@ -73,6 +73,11 @@ class Launcher:
         """The rules one strategy breaks, explicit layer splits included; empty when it may be launched."""
         return _rule.violations(problem, strategy, self.rules)
 
+    def refusal(self, problem: Problem, *scopes: _rule.Scope) -> Violation | None:
+        """The first rule of those scopes that refuses every strategy of the problem, or None."""
+        wide = [rule for rule in self.rules if rule.scope in scopes]
+        return next(iter(_rule.violations(problem, Strategy(), wide)), None)
+
     def check_model(self, problem: Problem) -> None:
         """Raises InputError naming the layer kind if the framework's training script cannot build the model."""
         self.model_check(problem)

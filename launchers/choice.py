@@ -1,4 +1,5 @@
-"""Which launcher writes a plan when nobody names one: the runtime's own, else the first that can express the model."""
+"""Which launcher writes a plan when nobody names one: the runtime's own, else the first that can express the model
+and runs on the accelerator."""
 
 from __future__ import annotations
 
@@ -55,15 +56,20 @@ def choose_launcher(
     for name in names:
         writer = get_launcher(name)
         profile = given or _default_runtime(writer, workload)
+        problem = Problem(model, cluster, workload, profile)
         try:
-            writer.check_model(Problem(model, cluster, workload, profile))
+            writer.check_model(problem)
         except InputError as error:
             lacking.append(f"{name} {_CANNOT}{str(error).rpartition(_CANNOT)[2]}")
+            continue
+        refused = writer.refusal(problem, "machine")
+        if refused is not None:
+            lacking.append(f"{name}: {refused.message}")
             continue
         return Choice(writer, profile, f"launcher {name}: {', '.join(lacking)}" if lacking else None)
     generic = get_launcher("generic")
     if given is None or lacking:
-        why = f"no launcher can express the model ({', '.join(lacking)})"
+        why = f"no launcher takes this job ({', '.join(lacking)})"
     else:
         why = f"no launcher writes for the framework of runtime {given.name}"
     return Choice(generic, given or _default_runtime(generic, workload), NO_FILES + why)

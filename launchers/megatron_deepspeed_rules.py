@@ -33,10 +33,11 @@ def megatron_deepspeed_rules() -> tuple[Rule, ...]:
         Rule("learned-positions", "{model} has {positions} learned positions, too few for {sequence} tokens",
              lambda p, s: np.full(len(s), (learned_positions(p.model) or p.workload.sequence_length)
                                   >= p.workload.sequence_length),
-             values=lambda p, s: {"positions": learned_positions(p.model)}),
+             values=lambda p, s: {"positions": learned_positions(p.model)}, scope="workload"),
         # kernel: it runs on CUDA or ROCm.
         Rule("accelerator", "Megatron-DeepSpeed has no kernels for {device} ({vendor})",
-             lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device),
+             lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device,
+             scope="machine"),
         # run: without it the kernel is not taken, and BLOOM's job asked to be stopped then; the cost model counts it.
         Rule("fused-softmax", "the fused softmax needs heads per tensor rank times mbs = "
              "{heads}/{tp}·{micro_batch_size} to be a multiple of 4; the nearest mbs that makes it one is {hint}",

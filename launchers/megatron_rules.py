@@ -42,14 +42,16 @@ def _shape_rules() -> tuple[Rule, ...]:
         Rule("learned-positions", "{model} has {positions} learned positions, too few for {sequence} tokens",
              lambda p, s: np.full(len(s), (learned_positions(p.model) or p.workload.sequence_length)
                                   >= p.workload.sequence_length),
-             values=lambda p, s: {"positions": learned_positions(p.model)}),
+             values=lambda p, s: {"positions": learned_positions(p.model)}, scope="workload"),
         # kernel: Megatron runs on CUDA or ROCm.
         Rule("accelerator", "Megatron-LM has no kernels for {device} ({vendor})",
-             lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device),
+             lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device,
+             scope="machine"),
         # kernel: hardware block scales cannot be emulated.
         Rule("block-scales", "{device} has no {dtype} units: use another dtype",
              lambda p, s: np.full(len(s), p.workload.dtype not in _HARDWARE_SCALES
-                                  or p.workload.dtype in p.cluster.accelerator.peak_flops), values=_device),
+                                  or p.workload.dtype in p.cluster.accelerator.peak_flops), values=_device,
+             scope="workload"),
         # kernel: scaled formats work on blocks of 16 (32 in MXFP8) along every dimension of a matrix.
         Rule("low-precision-shape", "{dtype} needs widths per tensor rank and tokens per rank that are multiples of "
              "{block}; tp = {tp}, cp = {cp}, etp = {etp}, mbs = {micro_batch_size} leave others", _low_precision,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ Allowed = NDArray[np.bool_]
 Check = Callable[[Problem, Strategies], Allowed]
 CheckOne = Callable[[Problem, Strategy], bool]
 Values = Callable[[Problem, Strategy], Mapping[str, Any]]
+Scope = Literal["strategy", "workload", "machine"]
 
 
 def _no_values(problem: Problem, strategy: Strategy) -> Mapping[str, Any]:
@@ -39,7 +40,8 @@ class Rule:
 
     ``check`` returns a boolean array ``[n]``, True where the strategy is allowed. ``check_one`` judges what
     ``Strategies`` does not carry (explicit layer splits). ``message`` is a format string over the fields of the
-    strategy, the sizes of the problem and what ``values`` adds.
+    strategy, the sizes of the problem and what ``values`` adds. A rule whose ``scope`` is ``workload`` or
+    ``machine`` refuses every strategy of a problem or none; ``machine``: another launcher may run on that accelerator.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Rule:
     check: Check
     check_one: CheckOne | None = None
     values: Values = _no_values
+    scope: Scope = "strategy"
 
     def explain(self, problem: Problem, strategy: Strategy) -> str:
         """The message filled in for one strategy."""

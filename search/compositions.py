@@ -80,10 +80,16 @@ def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> 
     slow = seconds + repeated >= least_s * (1.0 - 1e-9)
     if not slow.any():
         return None
-    forward = (counts @ rows.forward[:, 0])[slow] / np.maximum(seconds[slow], least_s * (1.0 - 1e-9))
-    backward = (counts @ (rows.backward[:, 0] + rows.weight[:, 0]) + repeated)[slow] / (seconds + repeated)[slow]
+    forward = _share((counts @ rows.forward[:, 0])[slow], np.maximum(seconds[slow], least_s * (1.0 - 1e-9)))
+    again = counts @ (rows.backward[:, 0] + rows.weight[:, 0]) + repeated
+    backward = _share(again[slow], (seconds + repeated)[slow])
     n = np.ones(len(counts))
     return n * float(forward.max()), n * float(backward.max())
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """``part / whole``. A rank that takes no time, its kernels hidden behind the host's launches, has no parts."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)
 
 
 def _counts(rows: KindRows, longest_s: float) -> Array | None:

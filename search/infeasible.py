@@ -12,7 +12,7 @@ from shardwise.costmodel.estimate import Estimate, estimate
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InfeasibleError, InputError
-from shardwise.launchers.base import Launcher
+from shardwise.launchers.base import Launcher, get_launcher
 
 from .constraints import Constraints
 from .exact import Found, search, with_split
@@ -47,9 +47,10 @@ class Change:
 class NothingFitsError(InfeasibleError):
     """No strategy satisfies the request. Its text is the whole answer in one line."""
 
-    def __init__(self, reason: str, changes: tuple[Change, ...], closest: Estimate | None) -> None:
+    def __init__(self, reason: str, changes: tuple[Change, ...], closest: Estimate | None, tried: bool = True) -> None:
         helps = "; ".join(f"{c.description} ({c.step_time_s:.3g} s per step)" for c in changes)
-        super().__init__(f"{reason}. {f'What would help: {helps}' if helps else 'No single change tried would help'}")
+        without = ". No single change tried would help" if tried else ""
+        super().__init__(f"{reason}. What would help: {helps}" if helps else reason + without)
         self.reason = reason
         """The binding constraint."""
         self.changes = changes
@@ -73,7 +74,8 @@ def explain(found: Found) -> NothingFitsError:
     closest = _closest(found) if len(found.candidates) else None
     reason = _memory_reason(closest) if closest is not None else _rule_reason(space)
     changes = tuple(_changes(space.problem, space.launcher, space.constraints))
-    return NothingFitsError(reason, changes, closest)
+    tried = space.launcher.refusal(space.problem, "workload") is None
+    return NothingFitsError(reason, changes, closest, tried)
 
 
 # ---- what binds
@@ -120,6 +122,9 @@ def _rule_reason(space: Space) -> str:
             f"no layout exists: no tp·cp·pp within the request divides {problem.cluster.num_gpus} GPUs so that what is "
             f"left (dp) divides the global batch of {problem.workload.global_batch_size}"
         )
+    refused = space.launcher.refusal(problem, "workload", "machine")
+    if refused is not None:
+        return f"launcher {space.launcher.name} takes no layout: {refused.message}"
     removed = [(name, count) for name, count in tally.removed.items() if count]
     last = ", ".join(f"{name} ({count:,})" for name, count in removed[-_SHOWN_RULES:])
     gpus, batch = problem.cluster.num_gpus, problem.workload.global_batch_size
@@ -134,6 +139,11 @@ def _rule_reason(space: Space) -> str:
 
 def _changes(problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
     """Relaxations of the request that a search shows to work."""
+    if launcher.refusal(problem, "workload") is not None:
+        return
+    if launcher.refusal(problem, "machine") is not None:
+        yield from _tried("launcher generic, without launch files", problem, get_launcher("generic"), constraints)
+        return
     for item in constraints.items:
         yield from _tried(f"drop {item.name}", problem, launcher, constraints.without(item))
     if len(constraints.items) > 1:

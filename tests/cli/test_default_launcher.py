@@ -47,7 +47,7 @@ def test_a_model_that_no_launcher_can_express_is_planned_all_the_same(run, reque
     assert result.exit_code == 0, result.stderr
     assert "To launch" not in result.stdout
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("No launch files")]
-    assert line.startswith("No launch files: no launcher can express the model (megatron cannot express soft-capped")
+    assert line.startswith("No launch files: no launcher takes this job (megatron cannot express soft-capped")
 
 
 def test_a_launcher_that_was_asked_for_must_express_the_model(run, request_args):

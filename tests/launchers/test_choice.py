@@ -43,7 +43,7 @@ def test_a_model_that_none_can_express_is_planned_without_files() -> None:
     choice = choose("gemma-2-9b")
     assert names(choice) == ("generic", "megatron-core")
     assert choice.reason == NO_FILES + (
-        "no launcher can express the model (megatron cannot express soft-capped logits and four norms a layer, "
+        "no launcher takes this job (megatron cannot express soft-capped logits and four norms a layer, "
         "megatron-deepspeed cannot express 8 key-value heads for 16 query heads)"
     )
 
@@ -69,7 +69,7 @@ def test_a_named_runtime_leaves_its_own_launcher(runtime: str) -> None:
     assert names(choose(LLAMA, runtime=runtime)) == ("megatron", runtime)
     choice = choose("bloom-176b", runtime=runtime)
     assert names(choice) == ("generic", runtime)
-    assert choice.reason == NO_FILES + "no launcher can express the model (megatron cannot express ALiBi positions)"
+    assert choice.reason == NO_FILES + "no launcher takes this job (megatron cannot express ALiBi positions)"
 
 
 @pytest.mark.parametrize("runtime", ["megatron-deepspeed-bf16", "megatron-deepspeed"])
@@ -100,3 +100,17 @@ def test_unknown_names_are_refused_before_the_model_is_looked_at() -> None:
 
 def test_every_launcher_that_writes_files_is_tried() -> None:
     assert {*PREFERENCE, "generic"} == set(list_launchers())
+
+
+@pytest.mark.parametrize("system", ["tpu-v5p", "trn2-efa", "gaudi3-hls3", "cloudmatrix384"])
+def test_an_accelerator_without_a_launcher_is_planned_without_files(system: str) -> None:
+    cluster = load_cluster(system, num_gpus=64)
+    choice = choose_launcher(model(LLAMA), cluster, Workload(64, 1024))
+    assert choice.launcher.name == "generic"
+    assert (choice.reason or "").startswith(NO_FILES)
+    assert f"megatron: Megatron-LM has no kernels for {cluster.accelerator.name}" in (choice.reason or "")
+
+
+def test_a_precision_that_the_accelerator_lacks_is_no_reason_for_another_launcher() -> None:
+    cluster = load_cluster("dgx-h100", num_gpus=64)
+    assert choose_launcher(model(LLAMA), cluster, Workload(64, 1024, dtype="mxfp8")).launcher.name == "megatron"

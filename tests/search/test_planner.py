@@ -1,6 +1,8 @@
 """The whole answer: what a plan holds, what its prices mean, and what is said when nothing fits."""
 
 import json
+import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -250,3 +252,24 @@ def test_public_estimate_accepts_a_strategy():
     p = problem(gpus=4, batch=8)
     s = Strategy(dp=4, num_microbatches=2)
     assert shardwise.estimate(p.model, p.cluster, p.workload, s, runtime=p.runtime).strategy == s
+
+
+def test_a_launcher_that_does_not_run_on_the_accelerator_is_said_to_be_the_reason():
+    with pytest.raises(NothingFitsError, match="megatron takes no layout: Megatron-LM has no kernels for Gaudi3") as no:
+        plan("llama-3.1-8b", "gaudi3-hls3", Workload(64, 1024), num_gpus=8, launcher="megatron")
+    assert [c.description for c in no.value.changes] == ["launcher generic, without launch files"]
+    found = plan("llama-3.1-8b", "gaudi3-hls3", Workload(64, 1024), num_gpus=8, launcher="generic", refine_trials=0)
+    assert found.step_time_s <= no.value.changes[0].step_time_s * (1.0 + 1e-9)
+
+
+def test_what_no_launcher_changes_is_said_without_advice():
+    with pytest.raises(NothingFitsError, match=r"no mxfp8 units: use another dtype$"):
+        plan("llama-3.1-8b", "dgx-h100", Workload(64, 1024, dtype="mxfp8"), num_gpus=8)
+
+
+@pytest.mark.parametrize("sequence", [1, 2, 3])
+def test_work_too_small_for_the_device_to_notice(sequence):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = plan("llama-3.1-8b", "dgx-h100", Workload(128, sequence), num_gpus=64, refine_trials=0)
+    assert math.isfinite(found.step_time_s) and found.proof.incumbent_s > 0.0
