@@ -38,7 +38,7 @@ _B300 = ("B300-SXM", "GB300")
 _V100 = ("V100-*",)
 
 _OLD = ("megatron-2021", "megatron-2022")
-_MGDS = ("megatron-deepspeed", "megatron-deepspeed-bf16")
+_MGDS = ("megatron-deepspeed", "megatron-deepspeed-2022", "megatron-deepspeed-bf16")
 _ON_V100 = ("megatron-2020", "oneflow", "megatron-deepspeed-v100")
 _HAG = ("hagemann*",)
 _NEMO = ("nemo-*", "mlperf-nemo")
@@ -76,6 +76,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("omni-path efficiency", "network", ("omni-path",), "efficiency", 0.4, 3.0),
     Knob("omni-path efficiency.p2p", "network", ("omni-path",), "efficiency.p2p", 0.4, 2.0),
     Knob("ib-hdr-recalled efficiency", "network", ("ib-hdr-recalled",), "efficiency", 0.5, 3.0),
+    Knob("ib-hdr-recalled efficiency.p2p", "network", ("ib-hdr-recalled",), "efficiency.p2p", 0.7, 1.14),
     # Frameworks.
     _runtime("megatron 2021-22", _OLD, "elementwise_bytes_factor", 0.5, 3.5),
     _runtime("megatron-deepspeed", _MGDS, "host_s_per_layer", 2e-4, 2.5e-3),
@@ -84,14 +85,13 @@ KNOBS: tuple[Knob, ...] = (
     _runtime("megatron-deepspeed", _MGDS, "loss_bytes_per_logit", 8.0, 60.0),
     _runtime("megatron-deepspeed", _MGDS, "fixed_s_per_step", 0.0, 0.3),
     _runtime("megatron-deepspeed", _MGDS, "host_s_per_microbatch", 0.0, 0.02),
-    _runtime("megatron-deepspeed", _MGDS, "pp_hidden", 0.0, 1.0),
     _runtime("hagemann", _HAG, "host_s_per_layer", 2e-4, 6e-3),
     _runtime("hagemann", _HAG, "host_s_per_tp_rank", 0.0, 2e-3),
     _runtime("hagemann", ("hagemann",), "elementwise_bytes_factor", 0.8, 4.0),
     _runtime("hagemann eager norm", ("hagemann-fa1", "hagemann-fused"), "elementwise_bytes_factor", 1.0, 6.0),
     _runtime("hagemann fa2", ("hagemann-fa2",), "elementwise_bytes_factor", 1.0, 6.0),
     _runtime("hagemann torch", ("hagemann-torch",), "elementwise_bytes_factor", 1.0, 6.0),
-    _runtime("hagemann", _HAG, "loss_bytes_per_logit", 8.0, 60.0),
+    _runtime("hagemann", _HAG, "loss_bytes_per_logit", 4.0, 60.0),
     _runtime("hagemann", _HAG, "host_s_per_microbatch", 0.0, 0.02),
     _runtime("hagemann", _HAG, "pp_hidden", 0.0, 1.0),
     _runtime("megatron 2021-22", (*_OLD, *_MGDS), "unfused_passes_factor", 0.3, 1.3),

@@ -50,9 +50,9 @@ SITES = (
     Site(
         r"IB \(8x200Gb/s HDR, recalled\)",
         "ib-hdr-recalled",
-        0.0725,
-        0.8,
-        "recalled rate: shares fitted to its rows",
+        0.0682,
+        0.115,
+        "recalled rate: its rows fit one 200 Gb/s link per node, an eighth of it, in collectives and p2p",
     ),
 )
 """Networks by how rows word them; the shares are of the site, not of a row."""

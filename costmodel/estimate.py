@@ -16,6 +16,7 @@ from .splits import check_split
 from .step import (
     SELECTIVE,
     Group,
+    boundary_messages,
     compute_parts,
     gradient_comms,
     load,
@@ -272,12 +273,17 @@ def _step_traffic(group: Group, rank: int) -> Iterator[_RowT]:
         )
     if group.pp == 1:
         return
-    tokens = float(s.micro_batch_size[0] * problem.workload.sequence_length / s.cp[0] / (s.tp[0] if s.sp[0] else 1))
-    nbytes = tokens * problem.model.hidden_size * problem.activation_bytes
     stride = int(s.tp[0] * s.cp[0] * s.dp[0])
     m, v, p = float(s.num_microbatches[0]), group.vpp, group.pp
     # A rank sends each chunk's output forward and its input's gradient back, but for the two ends of the model.
-    ends = int(rank == 0) + int(rank == p - 1)
-    yield "pp", "p2p", 2, stride, nbytes, (2.0 * v - ends) * m
+    passes = ((v - int(rank == p - 1)) * m, (v - int(rank == 0)) * m)
+    merged: dict[tuple[str, str, int, int, float], float] = {}
+    for (nbytes, gathered), count, received in zip(boundary_messages(problem, s), passes, passes[::-1], strict=True):
+        sent = ("pp", "p2p", 2, stride, float(nbytes[0]))
+        merged[sent] = merged.get(sent, 0.0) + count
+        if gathered[0] > 0:
+            whole = ("pp", "all_gather", int(s.tp[0]), 1, float(gathered[0]))
+            merged[whole] = merged.get(whole, 0.0) + received
+    yield from ((*key, count) for key, count in merged.items() if count)
     if problem.model.tied_embeddings and rank in (0, p - 1):
         yield "embedding", "all_reduce", 2, stride * (p - 1), float(tied_embedding_bytes(group)[0]), 1.0

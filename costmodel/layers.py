@@ -182,7 +182,7 @@ def _add_host(problem: Problem, kind: LayerKind, g: Geometry, f: Array, b: Array
     runtime, part = problem.runtime, PARTS.index("host")
     blocks = int(kind.mixer is not None) + int(kind.mlp is not None or kind.moe is not None)
     if kind.moe is not None:
-        host = runtime.host_s_per_moe_layer
+        host = runtime.host_s_per_moe_layer + (runtime.moe_sync_s if runtime.moe_dispatcher != "hybridep" else 0.0)
     else:
         host = 0.0 if runtime.cuda_graphs else runtime.host_s_per_layer
     launch = host * blocks / 2.0 + runtime.host_s_per_tp_rank * (g.strategies.tp > 1)

@@ -232,6 +232,9 @@ def elementwise_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
     if kind.moe is not None:
         routed = routed_tokens(problem, kind.moe, g)
         act = activation_width(kind.moe.expert) / g.strategies.etp * routed
+        if kind.moe.expert.bias:
+            # No fused kernel adds the biases: they and the clamped, shifted gate run one operation at a time.
+            act = act * problem.runtime.biased_expert_passes
         permute = 4.0 * kind.moe.expert.in_features * routed * problem.runtime.permute_bytes_factor
         total = total + act * problem.runtime.elementwise_bytes_factor + permute
     return total * problem.activation_bytes

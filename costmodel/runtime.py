@@ -35,7 +35,10 @@ class Runtime(BaseModel):
     host_s_per_layer: NonNegative
     """Host time to launch one dense layer's kernels, one pass (forward, recomputed forward, or backward)."""
     host_s_per_moe_layer: NonNegative
-    """The same for a mixture-of-experts layer, dispatcher and its synchronisations included."""
+    """The same for a mixture-of-experts layer, dispatcher included."""
+    moe_sync_s: NonNegative = 0.0
+    """Added per mixture-of-experts layer and pass where the host waits for the device's token counts before it can
+    launch the experts: every dispatcher but HybridEP, which leaves the counts on the device."""
     host_s_per_tp_rank: NonNegative = 0.0
     """Added per layer and pass when tp > 1: launch of the collectives."""
     cuda_graphs: bool = False
@@ -91,6 +94,9 @@ class Runtime(BaseModel):
     cp_hidden: Share = 0.9
     pp_hidden: Share = 0.0
     """Share of steady-state p2p hidden under compute."""
+    pp_scatter_gather: Literal["none", "forward", "both"] = "none"
+    """The passes in which TP ranks, without sequence parallelism, send slices over a stage boundary that the receiving
+    ranks gather, rather than each the whole."""
     ep_hidden: Share = 0.0
     """Share of EP all-to-all hidden when ``ep_overlap`` is on."""
     overlap_slowdown: NonNegative = 0.1
@@ -103,6 +109,8 @@ class Runtime(BaseModel):
     combine_bytes: NonNegative = 2.0
     grouped_gemm_scale: NonNegative = 1.0
     """Rate of grouped expert GEMMs over the device's GEMM law at the same shape."""
+    biased_expert_passes: NonNegative = 8.0
+    """Traffic of the experts' activation over a fused one's, where experts have biases."""
     permute_bytes_factor: NonNegative = 1.0
     """Passes over the routed tokens by permutation, its reverse and the weighting, over a fused implementation."""
 

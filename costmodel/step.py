@@ -143,7 +143,22 @@ def pipeline_s(group: Group, work: Load) -> tuple[Array, Array, Ints]:
 
 
 def p2p_s(group: Group) -> tuple[Array, Array]:
-    """Seconds of one stage-boundary message, and what a step exposes of them.
+def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Forward and backward: bytes a rank sends over a stage boundary per micro-batch, and bytes its TP group gathers
+    after receiving them.
+
+    Every TP rank holds the whole output. Under sequence parallelism it sends its part of it, or, in frameworks that
+    scatter and gather (Narayanan et al., arXiv 2104.04473, section 4.1), a slice that the receivers put together.
+    """
+    tokens = s.micro_batch_size * problem.workload.sequence_length / s.cp
+    whole = tokens * problem.model.hidden_size * problem.activation_bytes / np.where(s.sp, s.tp, 1)
+    kept, gathered = (whole, np.zeros_like(whole)), np.where(~s.sp & (s.tp > 1), whole, 0.0)
+    sliced = (whole / np.where(gathered > 0, s.tp, 1), gathered)
+    how = problem.runtime.pp_scatter_gather
+    return (kept if how == "none" else sliced), (sliced if how == "both" else kept)
+
+
+    """Mean seconds of a stage-boundary message, and what a step exposes of them.
 
     In the steady state each rank waits for one message per pass and chunk, less what the framework hides; filling and
     draining expose one per hop.
@@ -151,16 +166,26 @@ def p2p_s(group: Group) -> tuple[Array, Array]:
     s, problem = group.strategies, group.problem
     if group.pp == 1:
         return np.zeros(len(s)), np.zeros(len(s))
-    tokens = s.micro_batch_size * problem.workload.sequence_length / s.cp / np.where(s.sp, s.tp, 1)
-    nbytes = tokens * problem.model.hidden_size * problem.activation_bytes
     first, inverse = s.distinct(("tp", "sp", "cp", "dp", "micro_batch_size"))
-    stride = (s.tp * s.cp * s.dp)[first]
-    one = problem.cluster.collective_time_s("p2p", nbytes[first], np.full(len(first), 2), stride)[inverse]
+    few = s.take(first)
+    forward, backward = boundary_messages(problem, few)
+    one = message_s(problem, few, *forward)
+    if backward is not forward:
+        one = (one + message_s(problem, few, *backward)) / 2.0
+    one = one[inverse]
     steady = 2.0 * s.num_microbatches * group.vpp * one * (1.0 - problem.runtime.pp_hidden)
     return one, steady + 2.0 * (group.pp - 1) * one
 
 
 def parameters(group: Group) -> tuple[Array, Array]:
+def message_s(problem: Problem, s: Strategies, nbytes: Array, gathered: Array) -> Array:
+    """Seconds to send to the neighbouring stage and to gather there."""
+    seconds = problem.cluster.collective_time_s("p2p", nbytes, np.full(len(s), 2), s.tp * s.cp * s.dp)
+    if np.any(gathered):
+        seconds = seconds + problem.cluster.collective_time_s("all_gather", gathered, s.tp, np.ones_like(s.tp))
+    return seconds
+
+
     """Dense and expert parameters on each rank, ``[rank, n]``."""
     return group.per_rank(group.table.dense), group.per_rank(group.table.expert)
 
