@@ -57,6 +57,7 @@ REFINEMENTS: tuple[tuple[str, str, Any], ...] = (
     (r"all-to-all dispatch", "moe_dispatcher", "alltoall"),
     (r"CUDA graphs?(?! off)", "cuda_graphs", True),
     (r"norm\+act recompute|layernorm\+moe_act|core_attn\+layernorm", "selective_recompute", "norms_and_activations"),
+    (r"^zb-2p", "zb_pending", 2.0),
     (r"backend unfused|transformer-impl local", "attention_kernel", "unfused"),
     (r"attention backend flash", "attention_kernel", "fa2"),
     (r"cross-entropy fusion", "loss_bytes_per_logit", 10.0),

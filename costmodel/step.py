@@ -140,6 +140,8 @@ def pipeline_s(group: Group, work: Load) -> tuple[Array, Array, Ints]:
     backward = work.backward + work.recompute
     idle = bubble_s(group.schedule, group.vpp, work.forward, backward, work.weight, group.repeats)
     return busy, idle + m * work.stagger, slow
+    if group.schedule == "zb-h1":
+        idle = idle * max(0.0, 2.0 - group.problem.runtime.zb_pending)
 
 
 def p2p_s(group: Group) -> tuple[Array, Array]:
@@ -344,6 +346,9 @@ def activation_bytes(group: Group, share: Array) -> dict[str, Array]:
     }
 
 
+    if group.schedule == "zb-h1":
+        pending = group.problem.runtime.zb_pending
+        flight = np.minimum(pending * flight - (pending - 1.0), s.num_microbatches[None])
 def _largest(has: Array, rows: Array, key: Ints) -> Array:
     """The largest row among the kinds each rank holds: ``[rank, n]``."""
     return np.take((has[:, :, None] * rows[None]).max(axis=1), key, axis=1)
