@@ -11,7 +11,20 @@ from numpy.typing import NDArray
 from .layers import distinct, layer_table
 from .problem import Array, Ints, Problem
 from .splits import chunk_counts
-from .step import SELECTIVE, Group, Load, Totals, load, memory_parts, parameters, recompute_share, step_s, totals
+from .step import (
+    SELECTIVE,
+    Group,
+    Load,
+    Totals,
+    dp_exposed_s,
+    hides_steadily,
+    load,
+    memory_parts,
+    parameters,
+    recompute_share,
+    step_s,
+    totals,
+)
 from .strategy import SCHEDULES, Strategies, Strategy
 
 __all__ = ["Evaluation", "Problem", "capacity_bytes", "evaluate"]
@@ -100,4 +113,11 @@ def _bound_s(group: Group, work: Load, rest: Totals) -> Array:
     whole = (group.repeats @ group.counts)[None]
     even = replace(group, counts=whole, ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
     mean = Load(f, b, w, again, np.zeros(len(group.strategies)))
-    return np.asarray(sum(step_s(even, mean, rest)[0].values()))
+    parts, slow = step_s(even, mean, rest)
+    steady = hides_steadily(group)
+    if group.pp > 1 and not steady.all():
+        # With so few micro-batches an uneven split may be quicker: its longest passes hide more than they cost.
+        longest = Load(group.pp * f, group.pp * b, group.pp * w, group.pp * again, mean.stagger)
+        exposed = dp_exposed_s(even, longest, slow, rest.gradients) + rest.tied
+        parts["dp_comm"] = np.where(steady, parts["dp_comm"], exposed)
+    return np.asarray(sum(parts.values()))

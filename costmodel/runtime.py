@@ -95,7 +95,7 @@ class Runtime(BaseModel):
     pp_hidden: Share = 0.0
     """Share of steady-state p2p hidden under compute."""
     zb_pending: float = Field(default=1.0, ge=1.0, le=2.0)
-    """Micro-batches that zb-h1 keeps in flight, over the pipeline degree: at 2 (``2p - 1``) there is no bubble left, the
+    """Micro-batches that zb-h1 keeps in flight, over the pipeline degree: at 2 (``2p - 1``) no bubble is left, the
     schedule that Qi et al. (arXiv 2401.10241, table 1) call ZB-H2 or ZB-2p."""
     pp_scatter_gather: Literal["none", "forward", "both"] = "none"
     """The passes in which TP ranks, without sequence parallelism, send slices over a stage boundary that the receiving

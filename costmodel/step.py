@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .layers import PARTS, LayerTable
 from .operators import stream_rate
 from .problem import Array, Ints, Problem
-from .schedule import bubble_s, in_flight
+from .schedule import bubble_s, in_flight, others_divisor
 from .strategy import Strategies, enum_code
 
 SELECTIVE, FULL = enum_code("recompute", "selective"), enum_code("recompute", "full")
@@ -139,12 +140,11 @@ def pipeline_s(group: Group, work: Load) -> tuple[Array, Array, Ints]:
         return busy, np.zeros_like(busy), slow
     backward = work.backward + work.recompute
     idle = bubble_s(group.schedule, group.vpp, work.forward, backward, work.weight, group.repeats)
-    return busy, idle + m * work.stagger, slow
     if group.schedule == "zb-h1":
         idle = idle * max(0.0, 2.0 - group.problem.runtime.zb_pending)
+    return busy, idle + m * work.stagger, slow
 
 
-def p2p_s(group: Group) -> tuple[Array, Array]:
 def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Forward and backward: bytes a rank sends over a stage boundary per micro-batch, and bytes its TP group gathers
     after receiving them.
@@ -160,6 +160,7 @@ def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Arr
     return (kept if how == "none" else sliced), (sliced if how == "both" else kept)
 
 
+def p2p_s(group: Group) -> tuple[Array, Array]:
     """Mean seconds of a stage-boundary message, and what a step exposes of them.
 
     In the steady state each rank waits for one message per pass and chunk, less what the framework hides; filling and
@@ -179,7 +180,6 @@ def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Arr
     return one, steady + 2.0 * (group.pp - 1) * one
 
 
-def parameters(group: Group) -> tuple[Array, Array]:
 def message_s(problem: Problem, s: Strategies, nbytes: Array, gathered: Array) -> Array:
     """Seconds to send to the neighbouring stage and to gather there."""
     seconds = problem.cluster.collective_time_s("p2p", nbytes, np.full(len(s), 2), s.tp * s.cp * s.dp)
@@ -188,6 +188,7 @@ def message_s(problem: Problem, s: Strategies, nbytes: Array, gathered: Array) -
     return seconds
 
 
+def parameters(group: Group) -> tuple[Array, Array]:
     """Dense and expert parameters on each rank, ``[rank, n]``."""
     return group.per_rank(group.table.dense), group.per_rank(group.table.expert)
 
@@ -296,6 +297,18 @@ def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) 
     return total
 
 
+def hides_steadily(group: Group, shares: Array | float = 1.0) -> NDArray[np.bool_]:
+    """Where a longer slowest rank costs a step more than the traffic that its passes then hide, ``[n]``.
+
+    With the work of all ranks given, a second more on the slowest costs ``m - fill`` seconds in the pipeline. It hides
+    ``dp_hidden · shares`` seconds of traffic per pass that hides any; ``shares`` are the parts of its time in question.
+    """
+    s, runtime = group.strategies, group.problem.runtime
+    repeats = np.where(s.zero >= 2, s.num_microbatches, 1)
+    gained = runtime.dp_hidden * max(0.0, 1.0 - runtime.overlap_slowdown) * repeats * shares
+    return np.asarray(s.num_microbatches - 1.0 / (others_divisor(group.schedule, group.vpp) or 1) >= gained)
+
+
 def optimizer_state_bytes(problem: Problem) -> float:
     """Bytes of moments and of the FP32 master copy per parameter."""
     return _OPTIMIZER_STATE_BYTES[problem.workload.optimizer] + (4.0 if problem.runtime.master_weights else 0.0)
@@ -323,6 +336,16 @@ def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
     return out
 
 
+def micro_batches_in_flight(group: Group) -> Array:
+    """``schedule.in_flight`` on every pipeline rank as the runtime runs the schedule, ``[pp, n]``."""
+    m = group.strategies.num_microbatches
+    flight = in_flight(group.schedule, group.pp, group.vpp, m)
+    if group.schedule == "zb-h1":
+        pending = group.problem.runtime.zb_pending
+        flight = np.minimum(pending * flight - (pending - 1.0), m[None])
+    return np.asarray(flight)
+
+
 def activation_bytes(group: Group, share: Array) -> dict[str, Array]:
     """Bytes of saved activations in flight, and of the largest transient, on each rank."""
     t, s = group.table, group.strategies
@@ -332,7 +355,7 @@ def activation_bytes(group: Group, share: Array) -> dict[str, Array]:
     selective[t.head] = 0.0
     plain = np.where(s.recompute == SELECTIVE, group.per_rank(selective), group.per_rank(saved))
     kept = (1.0 - share) * plain + share * group.per_rank(t.boundary)
-    flight = in_flight(group.schedule, group.pp, group.vpp, s.num_microbatches)[group.ranks]
+    flight = micro_batches_in_flight(group)[group.ranks]
     has = (group.counts > 0).astype(np.float64)
     logits = np.take(has[:, [t.head]] * t.workspace[t.head], group.key, axis=1)
     layers = group.layer_rows
@@ -346,9 +369,6 @@ def activation_bytes(group: Group, share: Array) -> dict[str, Array]:
     }
 
 
-    if group.schedule == "zb-h1":
-        pending = group.problem.runtime.zb_pending
-        flight = np.minimum(pending * flight - (pending - 1.0), s.num_microbatches[None])
 def _largest(has: Array, rows: Array, key: Ints) -> Array:
     """The largest row among the kinds each rank holds: ``[rank, n]``."""
     return np.take((has[:, :, None] * rows[None]).max(axis=1), key, axis=1)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.schedule import others_divisor
-from shardwise.costmodel.step import FULL, Group, Load, Totals, dp_exposed_s, parameters, step_s, totals
+from shardwise.costmodel.step import FULL, Group, Load, Totals, dp_exposed_s, hides_steadily, parameters, step_s, totals
 from shardwise.costmodel.strategy import Strategies
 
 from .rows import KindRows, kind_rows
@@ -231,7 +231,7 @@ class Stage:
         # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
         fill = fill_weight(group)
         shares = shares or _largest_shares(rows)
-        steady = m - fill >= _hidden_per_second(group) * (shares[0] + shares[1])
+        steady = hides_steadily(group, shares[0] + shares[1])
         everything = np.maximum(slowest, whole + _summed(rows, rows.again))
         exposed = np.zeros(len(m))
         for _ in range(_TIGHTENINGS):
@@ -251,13 +251,6 @@ def slowest_of(rows: KindRows, pipeline_s: float) -> float:
     """The slowest rank's seconds in a pipeline of given time, if nothing is recomputed on the others."""
     fill, m = fill_weight(rows.group), float(rows.group.strategies.num_microbatches[0])
     return (pipeline_s - fill * float(_summed(rows, rows.time)[0])) / max(m - fill, 1.0 / rows.group.vpp)
-
-
-def _hidden_per_second(group: Group) -> Array:
-    """Seconds of traffic that one more second of the slowest rank's pass may hide in a step, ``[n]``."""
-    s, runtime = group.strategies, group.problem.runtime
-    repeats = np.where(s.zero >= 2, s.num_microbatches, 1)
-    return np.asarray(runtime.dp_hidden * max(0.0, 1.0 - runtime.overlap_slowdown) * repeats)
 
 
 def _largest_shares(rows: KindRows) -> tuple[Array, Array]:

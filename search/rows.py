@@ -12,8 +12,15 @@ import numpy as np
 
 from shardwise.costmodel.evaluate import capacity_bytes
 from shardwise.costmodel.problem import Array, Ints
-from shardwise.costmodel.schedule import in_flight
-from shardwise.costmodel.step import FULL, SELECTIVE, Group, communicators, repeated_forward_s, state_bytes
+from shardwise.costmodel.step import (
+    FULL,
+    SELECTIVE,
+    Group,
+    communicators,
+    micro_batches_in_flight,
+    repeated_forward_s,
+    state_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ def kind_rows(group: Group) -> KindRows:
         state=states["weights"] + states["gradients"] + states["optimizer"],
         workspace=t.workspace[:, key],
         params=params,
-        flight=in_flight(group.schedule, group.pp, group.vpp, s.num_microbatches),
+        flight=micro_batches_in_flight(group),
         fixed=communicators(s) * runtime.communicator_bytes + runtime.context_bytes,
         fragmentation=runtime.fragmentation,
         capacity=capacity_bytes(group.problem),

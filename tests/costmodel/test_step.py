@@ -73,6 +73,16 @@ def test_the_bound_holds_for_every_split(strategy, data):
         assert bound.lower_bound_s[0] <= uneven.step_time_s * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("zero", [0, 3])
+def test_the_bound_holds_where_one_micro_batch_hides_more_than_it_costs(zero):
+    """With one micro-batch the pipeline takes the sum of its stages however they are split; a long stage hides more."""
+    strategy = Strategy(tp=4, cp=2, pp=2, dp=8, zero=zero, num_microbatches=1)
+    problem = problem_for(strategy, cases.gpt(layers=16))
+    bound = evaluate(problem, Strategies.of([strategy])).lower_bound_s[0]
+    steps = [estimate(problem, replace(strategy, layers_per_stage=(n, 16 - n))).step_time_s for n in range(17)]
+    assert bound <= min(steps) * (1 + 1e-9)
+
+
 @settings(max_examples=40, deadline=None)
 @given(layouts())
 def test_better_hardware_is_never_slower(strategy):
