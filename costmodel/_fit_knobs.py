@@ -34,7 +34,8 @@ _A100 = ("A100-*", "A800-*")
 _H100 = ("H100-SXM5-80GB", "H200-SXM", "H800-SXM")
 _H500 = ("H100-SXM5-96GB-500W",)
 _B200 = ("B200-SXM", "GB200")
-_B300 = ("B300-SXM", "GB300")
+_B300 = ("GB300",)
+_B300_AIR = ("B300-SXM",)
 _V100 = ("V100-*",)
 
 _OLD = ("megatron-2021", "megatron-2022")
@@ -64,6 +65,8 @@ KNOBS: tuple[Knob, ...] = (
     _device("B300", _B300, "sustained.fp8", 0.5, 1.0),
     _device("B300", _B300, "sustained.mxfp8", 0.5, 1.0),
     _device("B300", _B300, "sustained.nvfp4", 0.4, 1.0),
+    _device("B300 1.1 kW", _B300_AIR, "sustained.bf16", 0.5, 1.0),
+    _device("B300 1.1 kW", _B300_AIR, "sustained.mxfp8", 0.4, 1.0),
     _device("V100", _V100, "sustained.fp16", 0.5, 1.0),
     # Attention kernels.
     _device("A100", _A100, "attention.fa1", 0.5, 1.2),
@@ -71,7 +74,7 @@ KNOBS: tuple[Knob, ...] = (
     _device("H100", (*_H100, *_H500), "attention.cudnn", 0.5, 1.0),
     _device("H100", (*_H100, *_H500), "attention.fa2", 0.5, 1.1),
     _device("H100", (*_H100, *_H500), "attention.fa1", 0.5, 1.1),
-    _device("B200", (*_B200, *_B300), "attention.cudnn", 0.4, 1.0),
+    _device("B200", (*_B200, *_B300, *_B300_AIR), "attention.cudnn", 0.4, 1.0),
     # Links of sites whose rate is far from the micro-benchmarks of their technology.
     Knob("omni-path efficiency", "network", ("omni-path",), "efficiency", 0.4, 3.0),
     Knob("omni-path efficiency.p2p", "network", ("omni-path",), "efficiency.p2p", 0.4, 2.0),
