@@ -39,6 +39,10 @@ CHOICES: tuple[Choice, ...] = (
     Choice("megatron-deepspeed-bf16", software="megatron-deepspeed", dtype="bf16", notes=r"fp32 grad accumulation"),
     Choice("megatron-deepspeed-2022", software="megatron-deepspeed", title="BigScience"),
     Choice("llm-foundry-fsdp-pure", software="llm-foundry-fsdp", notes=r"MP mode PURE"),
+    *(
+        Choice("megatron-bridge-26.04", software=release, gpu="H100", why="recipes for H100 stay with DeepEP, as 26.04")
+        for release in ("megatron-bridge-26.06", "megatron-bridge-26.06.01", "megatron-bridge-26.08")
+    ),
     Choice("torchtitan-2025", software="torchtitan", gpu="B200", why="B200 needs PyTorch 2.7 or later"),
     Choice("hagemann", title="Efficient Parallelization Layouts", notes=r"flash_attention2 \+ RMS"),
     Choice("hagemann-fa2", title="Efficient Parallelization Layouts", notes=r"kernel: flash_attention2;"),
