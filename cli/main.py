@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from .estimate import estimate
-from .failures import exit_code_for
+from .failures import exit_code_for, remembered_interrupts
 from .listings import clusters, launchers, models, runtimes
 from .plan import plan
 from .validate import validate
@@ -31,13 +33,12 @@ class Shardwise(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         _never_fail_to_print()
-        try:
-            code = super().main(args, prog_name or "shardwise", complete_var, standalone_mode=False, **extra)
-            sys.stdout.flush()
-        except Exception as error:
-            code = exit_code_for(error)
-        except KeyboardInterrupt as error:
-            code = exit_code_for(error)
+        with remembered_interrupts() as interrupts:
+            try:
+                code = super().main(args, prog_name or "shardwise", complete_var, standalone_mode=False, **extra)
+                sys.stdout.flush()
+            except (Exception, KeyboardInterrupt) as error:
+                code = exit_code_for(error, after_interrupt=bool(interrupts))
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -61,7 +62,10 @@ def cli() -> None:
 
 
 def _never_fail_to_print() -> None:
-    """A character that the terminal's encoding lacks becomes ``?`` instead of ending the program."""
+    """A character that the terminal's encoding lacks becomes ``?``, and a closed stream swallows what it gets."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - stays open
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

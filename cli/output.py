@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -21,13 +22,33 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 """Columns of a table that does not go to a terminal."""
 
+LEAST_WIDTH = 110
+"""Columns that the widest table of figures needs. A narrower terminal breaks its lines; no digit is left out."""
+
 
 def console() -> Console:
     """A console on standard output: coloured and as wide as the terminal, or plain and of fixed width in a pipe."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(width=width, highlight=False, emoji=False)
+    class Piped(Console):
+        """One whose reader may go: that is no fault, and rich would exit as if it were."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Piped(width=_width(), highlight=False, emoji=False)
+
+
+def _width() -> int:
+    if not sys.stdout.isatty() and not _asked_columns():
+        return PIPE_WIDTH
+    return max(LEAST_WIDTH, shutil.get_terminal_size(fallback=(PIPE_WIDTH, 1)).columns)
+
+
+def _asked_columns() -> int:
+    """What ``COLUMNS`` asks for; containers set it to 0 where they do not know."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
 
 
 def to_json(value: Any, ascii_only: bool = False) -> str:

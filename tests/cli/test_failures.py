@@ -1,10 +1,11 @@
+import signal
 import subprocess
 import sys
 
 import click
 import pytest
 
-from shardwise.cli.failures import LONGEST_LINE, exit_code_for, one_line
+from shardwise.cli.failures import LONGEST_LINE, exit_code_for, one_line, remembered_interrupts
 from shardwise.cli.main import cli
 from shardwise.hardware_profiles.errors import InfeasibleError, InputError, UnknownNameError
 
@@ -86,3 +87,35 @@ def test_any_terminal_can_show_the_answer(run_process, encoding):
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert "671,026,404,352" in result.stdout
+
+
+def test_an_interrupt_that_a_library_made_an_error_of_its_own(capsys):
+    with remembered_interrupts() as interrupts:
+        try:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise AttributeError("partially initialized module") from None
+        except AttributeError as error:
+            assert exit_code_for(error, after_interrupt=bool(interrupts)) == 130
+    assert capsys.readouterr().err == "shardwise: error: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("command", ["models list", "models show llama-3.1-8b", "models show llama-3.1-8b --json"])
+def test_output_that_cannot_be_written(command):
+    program = f'"{sys.executable}" -c "from shardwise.cli.main import main; main()" {command}'
+    full = subprocess.run(["bash", "-c", f"{program} > /dev/full"], capture_output=True, text=True, check=False)
+    assert (full.returncode, full.stderr) == (
+        2,
+        "shardwise: error: the output cannot be written: No space left on device\n",
+    )
+    closed = subprocess.run(["bash", "-c", f"{program} >&-"], capture_output=True, text=True, check=False)
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_a_table_whose_reader_has_gone():
+    program = f'"{sys.executable}" -c "from shardwise.cli.main import main; main()" clusters show dgx-h100'
+    script = f"set -o pipefail; {program} | (exec <&-; sleep 1)"
+    gone = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (gone.returncode, gone.stderr) == (141, "")

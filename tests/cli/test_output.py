@@ -49,3 +49,13 @@ def test_json_keeps_order_and_refuses_nan():
     assert list(json.loads(to_json({"b": 1, "a": [1.5, None]}))) == ["b", "a"]
     with pytest.raises(ValueError, match="JSON"):
         to_json({"x": float("nan")})
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "60", "80", "-5", "wide", "9" * 50, ""])
+def test_no_digit_is_lost_in_a_narrow_terminal(monkeypatch, run, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    sizes = {"--gpus": "128", "--global-batch": "256", "--seq-len": "4096"}
+    inputs = [word for pair in sizes.items() for word in pair]
+    pins = "tp=1,cp=2,pp=8,vpp=7,schedule=interleaved,ep=8,mbs=1"
+    text = run("estimate", "--model", "mixtral-8x22b", "--cluster", "dgx-h100", *inputs, "--strategy", pins).stdout
+    assert "Memory by pipeline rank" in text and "…" not in text
