@@ -47,11 +47,6 @@ def _shape_rules() -> tuple[Rule, ...]:
         Rule("accelerator", "Megatron-LM has no kernels for {device} ({vendor})",
              lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device,
              scope="machine"),
-        # kernel: hardware block scales cannot be emulated.
-        Rule("block-scales", "{device} has no {dtype} units: use another dtype",
-             lambda p, s: np.full(len(s), p.workload.dtype not in _HARDWARE_SCALES
-                                  or p.workload.dtype in p.cluster.accelerator.peak_flops), values=_device,
-             scope="workload"),
         # kernel: scaled formats work on blocks of 16 (32 in MXFP8) along every dimension of a matrix.
         Rule("low-precision-shape", "{dtype} needs widths per tensor rank and tokens per rank that are multiples of "
              "{block}; tp = {tp}, cp = {cp}, etp = {etp}, mbs = {micro_batch_size} leave others", _low_precision,
@@ -60,7 +55,6 @@ def _shape_rules() -> tuple[Rule, ...]:
 
 
 _VENDORS = frozenset({"NVIDIA", "AMD"})
-_HARDWARE_SCALES = frozenset({"mxfp8", "nvfp4"})
 _BLOCKS = {"fp8": 16, "fp8_block": 16, "mxfp8": 32, "nvfp4": 16}
 
 

@@ -27,7 +27,7 @@ _FULL = enum_code("recompute", "full")
 @cache
 def universal_rules() -> tuple[Rule, ...]:
     """The rules that every launcher has: what they refuse, no framework can run."""
-    return (*_mesh_rules(), *_model_rules(), *_sequence_rules(), *_pipeline_rules(), *_state_rules())
+    return (*_mesh_rules(), *_model_rules(), *_sequence_rules(), *_pipeline_rules(), *_state_rules(), *_device_rules())
 
 
 def divides_all(sizes: tuple[int, ...], degree: NDArray[np.int64]) -> Allowed:
@@ -41,6 +41,22 @@ def multiple_or_divisor(sizes: tuple[int, ...], degree: NDArray[np.int64]) -> Al
     for size in sizes:
         fine &= (size % degree == 0) | (degree % size == 0)
     return fine
+
+
+# ---- device
+
+
+_HARDWARE_SCALES = frozenset({"mxfp8", "nvfp4"})
+
+
+def _device_rules() -> tuple[Rule, ...]:
+    return (
+        # kernel: hardware block scales cannot be emulated.
+        Rule("block-scales", "{device} has no {dtype} units: use another dtype",
+             lambda p, s: np.full(len(s), p.workload.dtype not in _HARDWARE_SCALES
+                                  or p.workload.dtype in p.cluster.accelerator.peak_flops),
+             values=lambda p, s: {"device": p.cluster.accelerator.name}, scope="workload"),
+    )  # fmt: skip
 
 
 # ---- meshes and batch

@@ -39,7 +39,6 @@ CASES: list[Case] = [
     ("megatron-schedule", {}, {**TP8, "pp": 4, "schedule": "gpipe"}, {"schedule": "1f1b"}),
     ("learned-positions", {"name": GPT, "sequence": 4096}, {**TP8}, {}),
     ("accelerator", {"cluster": "tpu-v5p"}, {**TP8}, {}),
-    ("block-scales", {"dtype": "mxfp8"}, {**TP8}, {}),
     ("low-precision-shape", {"name": DEEPSEEK, "dtype": "mxfp8", "cluster": "dgx-b200"},
      {"etp": 128, "ep": 4, "tp": 128, "sp": True}, {"tp": 8, "etp": 1}),
     ("low-precision-shape", {"dtype": "fp8", "sequence": 1040}, {"cp": 8}, {"cp": 1}),

@@ -30,6 +30,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("ffn-width", {}, {"tp": 17, "dp": 30}, "nearest tp"),
     ("ep-needs-moe", {}, {"tp": 8, "dp": 64, "ep": 2}, "use ep = 1"),
     ("ep-needs-moe", {}, {"tp": 8, "dp": 64, "etp": 8}, "use ep = 1"),
+    ("block-scales", {"dtype": "mxfp8"}, {"dp": 512}, "has no mxfp8 units: use another dtype"),
     ("experts", {"name": DEEPSEEK}, {"dp": 512, "ep": 512}, "nearest ep that does is 256"),
     ("expert-width", {"name": MIXTRAL, "gpus": 504}, {"etp": 9, "dp": 504}, "nearest etp that does is 8"),
     ("vocabulary", {"changes": {"vocab_multiple": 1}, "gpus": 512}, {"tp": 512}, "does not pad it"),
