@@ -21,6 +21,7 @@ _P2P, _GATHER = enum_code("cp_comm", "p2p"), enum_code("cp_comm", "all_gather")
 _A2A, _USP = enum_code("cp_comm", "a2a"), enum_code("cp_comm", "a2a+p2p")
 _PLAIN, _INTERLEAVED = enum_code("schedule", "1f1b"), enum_code("schedule", "interleaved")
 _ZBV, _DUALPIPE = enum_code("schedule", "zb-v"), enum_code("schedule", "dualpipe")
+_ZBH1 = enum_code("schedule", "zb-h1")
 _FULL = enum_code("recompute", "full")
 
 
@@ -246,6 +247,9 @@ def _pipeline_rules() -> tuple[Rule, ...]:
         Rule("schedule-needs-pp", "schedule = {schedule} needs pp > 1: with pp = 1 use schedule = 1f1b",
              lambda p, s: (s.schedule == _PLAIN) | (s.pp > 1)),
         Rule("vpp-schedule", "schedule = {schedule} needs {hint}, not vpp = {vpp}", _vpp_schedule, values=_vpp_hint),
+        # With fewer, ranks wait for a micro-batch that is elsewhere: the closed forms of the bubble do not hold.
+        Rule("schedule-microbatches", "schedule = {schedule} needs at least pp = {pp} micro-batches, not "
+             "{num_microbatches}: use schedule = 1f1b", _enough_microbatches),
         Rule("dualpipe", "schedule = dualpipe needs an even pp and an even m of at least 2·pp, not pp = {pp} and "
              "m = {num_microbatches}", _dualpipe),
         Rule("layer-split", "{problem}", everything, _layer_split, _split_hint),
@@ -262,6 +266,11 @@ def _vpp_schedule(problem: Problem, s: Strategies) -> Allowed:
 
 def _vpp_hint(problem: Problem, s: Strategy) -> Mapping[str, Any]:
     return {"hint": {"zb-v": "vpp = 2", "interleaved": "vpp > 1"}.get(s.schedule, "vpp = 1")}
+
+
+def _enough_microbatches(p: Problem, s: Strategies) -> Allowed:
+    counted = (s.schedule == _INTERLEAVED) | (s.schedule == _ZBH1) | (s.schedule == _ZBV)
+    return as_allowed(~counted | (s.num_microbatches >= s.pp))
 
 
 def _dualpipe(problem: Problem, s: Strategies) -> Allowed:

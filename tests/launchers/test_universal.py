@@ -50,6 +50,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("vpp-schedule", {}, {**GOOD, "vpp": 2, "dp": 16}, "needs vpp = 1, not vpp = 2"),
     ("vpp-schedule", {}, {**GOOD, "schedule": "interleaved", "dp": 16}, "needs vpp > 1"),
     ("vpp-schedule", {}, {**GOOD, "schedule": "zb-v", "vpp": 3, "dp": 16}, "needs vpp = 2"),
+    ("schedule-microbatches", {}, {**GOOD, "schedule": "interleaved", "vpp": 2, "dp": 16, "num_microbatches": 3},
+     "at least pp = 4 micro-batches, not 3"),
     ("dualpipe", {}, {**GOOD, "schedule": "dualpipe", "dp": 16, "num_microbatches": 7}, "even m of at least 2·pp"),
     ("layer-split", {}, {**GOOD, "layers_per_stage": (20, 20, 40)}, "3 entries, but pp·vpp = 4"),
     ("layer-split", {}, {**GOOD, "layers_per_stage": (20, 20, 20, 21)}, "81 layers, but the model has 80"),
