@@ -351,10 +351,10 @@ def activation_bytes(group: Group, share: Array) -> dict[str, Array]:
     t, s = group.table, group.strategies
     saved = t.saved.copy()
     saved[t.head] = 0.0
-    selective = t.saved_selective.copy()
-    selective[t.head] = 0.0
+    selective, boundary = t.saved_selective.copy(), t.boundary.copy()
+    selective[t.head] = boundary[t.head] = 0.0  # the last stage runs one micro-batch at a time through the head
     plain = np.where(s.recompute == SELECTIVE, group.per_rank(selective), group.per_rank(saved))
-    kept = (1.0 - share) * plain + share * group.per_rank(t.boundary)
+    kept = (1.0 - share) * plain + share * group.per_rank(boundary)
     flight = micro_batches_in_flight(group)[group.ranks]
     has = (group.counts > 0).astype(np.float64)
     logits = np.take(has[:, [t.head]] * t.workspace[t.head], group.key, axis=1)

@@ -97,6 +97,9 @@ def _context_rules() -> tuple[Rule, ...]:
         Rule("overlap-connections", "on {device} tp_overlap wants CUDA_DEVICE_MAX_CONNECTIONS = 1, but zero 2, 3 and "
              "ep_overlap want more: switch one of them off",
              lambda p, s: ~s.tp_overlap | ~((s.zero >= 2) | s.ep_overlap) | _flag(is_blackwell(p)), values=_device),
+        # run: Transformer Engine's user buffers rest on CUDA multicast, which needs in-switch reduction (Hopper on).
+        Rule("tp-overlap-multicast", "tp_overlap needs a scale-up network with multicast, which {device} has not",
+             lambda p, s: ~s.tp_overlap | p.cluster.tiers[0].nvls, values=_device),
         # run: its buffers are written by peers, which must share the scale-up network.
         Rule("tp-overlap-domain", "tp_overlap needs tp = {tp} within the {domain} GPUs of a {tier} domain",
              lambda p, s: ~s.tp_overlap | (s.tp <= p.cluster.tiers[0].size),

@@ -140,7 +140,10 @@ def complete(problem: Problem, settings: str | Mapping[str, Any]) -> Strategy:
         "sp": runtime.default_sp and tp > 1,
         "zero": runtime.default_zero,
         "recompute": runtime.default_recompute,
-        "tp_overlap": runtime.default_tp_overlap and tp > 1 and given.get("sp", runtime.default_sp),
+        "tp_overlap": runtime.default_tp_overlap
+        and tp > 1
+        and given.get("sp", runtime.default_sp)
+        and problem.cluster.tiers[0].nvls,
         "dp_overlap": runtime.default_dp_overlap,
         "ep_overlap": runtime.default_ep_overlap and ep > 1,
         "schedule": default_schedule if pp > 1 and (vpp > 1) == (default_schedule == "interleaved") else "1f1b",

@@ -51,6 +51,7 @@ CASES: list[Case] = [
     ("tp-overlap-needs-sp", {}, {"tp": 8, "tp_overlap": True}, {"sp": True}),
     ("sinks-cp-comm", {"name": "gpt-oss-20b"}, {"cp": 4, "cp_comm": "all_gather"}, {"cp_comm": "a2a", "ulysses": 4}),
     ("overlap-connections", {}, {**TP8, "zero": 2, "tp_overlap": True}, {"zero": 1}),
+    ("tp-overlap-multicast", {"cluster": "dgx-a100"}, {**TP8, "tp_overlap": True}, {"tp_overlap": False}),
     ("overlap-connections", {"name": MIXTRAL}, {"tp": 2, "sp": True, "ep": 8, "ep_overlap": True, "tp_overlap": True},
      {"tp_overlap": False}),
     ("tp-overlap-domain", {}, {"tp": 16, "sp": True, "tp_overlap": True}, {"tp": 8}),
