@@ -24,7 +24,8 @@ def model_as_dict(model: ModelSpec) -> dict[str, Any]:
             "total": model.total_parameters,
             "active": model.active_parameters,
             "embedding": model.embedding_parameters,
-            "head": model.head_parameters,
+            # The output matrix, also where it is the embedding's own and so counts once in the total.
+            "head": model.embedding_parameters if model.tied_embeddings else model.head_parameters,
             "tied": model.tied_embeddings,
             "mtp": model.mtp_parameters,
             "other": {e.name: e.parameters for e in (*model.embedding_extras, *model.head_extras)},

@@ -33,8 +33,12 @@ FIRST_DIVES = 4
 WORTH_REBOUNDING = 0.002
 """A new incumbent this much faster makes the bounds of what is left worth computing again."""
 
-MAX_SOLVES = 400
-"""Layer splits given to CP-SAT, at most, when no time limit is given: a limit that is the same on any machine."""
+FREE_SOLVES, MAX_SOLVES = 20, 32
+"""Layer splits given to CP-SAT when no time limit is given, a limit that is the same on any machine: after the first
+number a gap of ``SMALL_GAP`` is good enough, after the second the search ends with the gap it has."""
+
+SMALL_GAP = 0.02
+"""A gap far below the error of any prediction: not worth seconds of solving unless a time limit allows them."""
 
 Progress = Callable[[str, float, float], None]
 """Called with a phase, the incumbent and the bound (seconds); for display only."""
@@ -180,7 +184,7 @@ def _close(
             bound = float(tight.bound_s[i])
             if closed == most or not found.beats(bound):
                 return opened.take(np.arange(i, len(opened)))
-            if clock.expired or closer.solved >= MAX_SOLVES:
+            if clock.expired or (clock.unlimited and _enough(closer.solved, bound, found.step_s)):
                 found.stop("time limit" if clock.expired else "split limit", bound)
                 return opened.take(np.arange(0))
             unit = (float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s))
@@ -192,6 +196,11 @@ def _close(
         else:
             return opened.take(np.arange(0))
         opened = opened.take(np.arange(i + 1, len(opened)))
+
+
+def _enough(solved: int, bound_s: float, step_s: float) -> bool:
+    """Whether a search without a time limit has solved as many splits as its gap is worth."""
+    return solved >= MAX_SOLVES or (solved >= FREE_SOLVES and step_s - bound_s <= SMALL_GAP * step_s)
 
 
 def _open_pipelines(found: Found, opened: Opened) -> tuple[Opened, SplitBounds]:

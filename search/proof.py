@@ -50,6 +50,11 @@ class Clock:
         self._limit = limit_s
 
     @property
+    def unlimited(self) -> bool:
+        """Whether no limit was given."""
+        return self._limit is None
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._start

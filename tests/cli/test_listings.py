@@ -29,7 +29,8 @@ def test_the_parts_of_every_preset_add_up(name):
     layers = params["layers"]
     assert sum(g["count"] for g in layers) == model.num_layers
     body = sum(g["count"] * g["total"] for g in layers)
-    assert body + params["embedding"] + params["head"] + sum(params["other"].values()) == params["total"]
+    head = 0 if params["tied"] else params["head"]  # a tied head is the embedding, counted once
+    assert body + params["embedding"] + head + sum(params["other"].values()) == params["total"]
     parts = ["attention", "attention_norms", "dense_mlp", "router", "shared_experts", "shared_expert_gate", "experts"]
     parts += ["norms", "extras"]
     for group in layers:
