@@ -286,6 +286,8 @@ def _split_problem(problem: Problem, s: Strategy) -> str:
         return f"layers_per_stage adds up to {sum(split)} layers, but the model has {problem.model.num_layers}"
     if split is not None and min(split) < 0:
         return f"layers_per_stage has a negative entry: {min(split)}"
+    if split is not None and s.schedule != "zb-v" and min(split[1:-1], default=1) < 1:
+        return "layers_per_stage has an empty stage between the first and the last"
     if per_rank is not None and len(per_rank) != s.pp:
         return f"recompute_per_stage has {len(per_rank)} entries, but pp = {s.pp}"
     return ""

@@ -56,6 +56,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("layer-split", {}, {**GOOD, "layers_per_stage": (20, 20, 40)}, "3 entries, but pp·vpp = 4"),
     ("layer-split", {}, {**GOOD, "layers_per_stage": (20, 20, 20, 21)}, "81 layers, but the model has 80"),
     ("layer-split", {}, {**GOOD, "layers_per_stage": (20, 20, 50, -10)}, "negative entry: -10"),
+    ("layer-split", {}, {**GOOD, "layers_per_stage": (20, 0, 40, 20)}, "an empty stage between the first and the last"),
     ("layer-split", {}, {**GOOD, "recompute": "full", "recompute_per_stage": (1, 2)}, "2 entries, but pp = 4"),
     ("recompute-layers", {}, {**GOOD, "recompute_layers": 3}, "goes with recompute = full"),
     ("recompute-layers", {}, {**GOOD, "recompute": "full", "recompute_layers": 78}, "at most 77 layers"),
