@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.text_files import read_text
 
+from .hf_families import arithmetic
 from .hf_families.config import Config, one_line, show
 from .hf_families.registry import FAMILIES, UNCLEAR_TIES, WRAPPERS, Family
 from .model import ModelSpec
@@ -45,17 +46,26 @@ def model_from_config(data: dict[str, Any], name: str, source: str) -> ModelSpec
     for entry in outer.items("architectures") or ():
         if not isinstance(entry, str) or _OTHER_HEADS.search(entry):
             outer.fail("architectures", "language model classes")
-    if model_type in WRAPPERS or isinstance(data.get("text_config"), dict):
+    if outer.has("text_config") and not isinstance(data["text_config"], dict):
+        outer.fail("text_config", "an object describing the language model")
+    if model_type in WRAPPERS or outer.has("text_config"):
         return _read_wrapped(outer, model_type, name)
     family = _family(outer, model_type)
     _check_class(outer, family.classes)
-    return _finish(family, outer, name)
+    return _finish(family, outer, model_type, name)
 
 
-def _finish(family: Family, cfg: Config, name: str) -> ModelSpec:
+def _finish(family: Family, cfg: Config, model_type: str, name: str) -> ModelSpec:
     model = family.read(cfg, name)
     cfg.finish()
-    return replace(model, assumptions=(*model.assumptions, *cfg.assumptions))
+    base = arithmetic.rotary_base(cfg, model_type)
+    return replace(
+        model,
+        assumptions=(*model.assumptions, *cfg.assumptions),
+        rotary_base=base,
+        norm_epsilon=arithmetic.norm_epsilon(cfg),
+        activation=arithmetic.activation(cfg, model_type),
+    )
 
 
 def _family(cfg: Config, model_type: str) -> Family:
@@ -88,7 +98,7 @@ def _read_wrapped(outer: Config, model_type: str, name: str) -> ModelSpec:
     for key in ("vision_config", "audio_config"):
         if outer.has(key):
             outer.assume(f"{key} is left out: only the language model is planned")
-    model = _finish(family, inner, name)
+    model = _finish(family, inner, inner_type, name)
     _finish_wrapper(outer)
     return replace(model, assumptions=tuple(dict.fromkeys((*model.assumptions, *outer.assumptions))))
 

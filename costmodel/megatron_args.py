@@ -14,7 +14,7 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .hf_families.deepseek import Latent, latent_attention
 from .hf_families.parts import Heads
-from .megatron_flags import ModelFlags, check_unused, is_shaping, needs_value
+from .megatron_flags import ModelFlags, check_unused, is_shaping, known_number, needs_value
 from .megatron_shell import evaluate_pattern, read_flags
 from .model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, ModelSpec, Moe, Split
 
@@ -43,7 +43,20 @@ def read_megatron_args(text: str | Sequence[str], name: str = "megatron") -> Mod
         notes.append(f"taken to hold no model arguments: {' '.join(sorted(set(unexpanded)))}")
     if ignored:
         notes.append(f"flags that change no shape: {' '.join(ignored)}")
-    return replace(model, assumptions=tuple(notes))
+    base = known_number(flags, "rotary-base", 10000.0, source)
+    return replace(
+        model,
+        assumptions=tuple(notes),
+        rotary_base=None if model.embedding_extras else base,
+        norm_epsilon=known_number(flags, "norm-epsilon", 1e-5, source),
+        activation=_activation(used),
+    )
+
+
+def _activation(flags: ModelFlags) -> str:
+    """The activation in transformers' word; GELU without a flag."""
+    words = {"swiglu": "silu", "quick-geglu": "quick_gelu", "squared-relu": "relu2", "openai-gelu": "gelu_new"}
+    return next((word for flag, word in words.items() if flags.switch(flag)), "gelu")
 
 
 @dataclass(frozen=True, slots=True)

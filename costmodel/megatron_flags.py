@@ -33,6 +33,9 @@ WORDS: Final = frozenset({"position-embedding-type", "normalization", "moe-layer
     "tokenizer-type",
 }
 
+NUMBERS: Final = frozenset({"norm-epsilon", "rotary-base"})
+"""Flags that change no shape, whose number the model description carries."""
+
 REFUSED: Final = {
     "use-checkpoint-args": "the sizes come from a checkpoint",
     "yaml-cfg": "the sizes come from another file",
@@ -96,7 +99,7 @@ _SUSPICIOUS: Final = re.compile(
 
 def needs_value(name: str) -> bool:
     """Whether a flag that shapes the model is followed by a value."""
-    return name in INTEGERS or name in WORDS
+    return name in INTEGERS or name in WORDS or name in NUMBERS
 
 
 def is_shaping(flag: Flag) -> bool:
@@ -115,6 +118,29 @@ def check_unused(flag: Flag, source: str) -> None:
         return
     if _SUSPICIOUS.search(flag.name):
         raise InputError(f"{shown}: expected a known flag: what it does to the model is not understood")
+
+
+def known_number(flags: list[Flag], name: str, default: float, source: str) -> float | None:
+    """The positive number of a flag, Megatron's default without the flag, None where the script leaves it open."""
+    given = [flag for flag in flags if flag.name == name]
+    texts = {re.sub(r"[\s'\"]", "", flag.value) for flag in given}
+    if not given:
+        return default
+    if len(texts) > 1 or "$" in "".join(texts) or any(flag.conditional for flag in given):
+        return None
+    text = texts.pop()
+    value = float(text) if re.fullmatch(r"[0-9.]{1,30}(e[+-]?[0-9]{1,3})?", text, re.I) and _is_number(text) else 0.0
+    if not 0 < value < 10**12:
+        raise InputError(f"{source}: --{name} = {text[:60]!r}: expected a positive finite number")
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class ModelFlags:

@@ -245,6 +245,13 @@ class ModelSpec:
     source: str = ""
     """File or preset it was read from."""
     assumptions: tuple[str, ...] = field(default=())
+    rotary_base: float | None = None
+    """Base of the rotary positions, from the file it was read from; None when that does not say it."""
+    norm_epsilon: float | None = None
+    """Epsilon of the norms, from the file it was read from; None when that does not say it."""
+    activation: str | None = None
+    """Activation of the feed-forwards (of the gate in gated ones) in transformers' word, such as ``silu``, from the
+    file it was read from; None when that does not say it."""
 
     @property
     def num_layers(self) -> int:

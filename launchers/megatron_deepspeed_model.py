@@ -14,7 +14,7 @@ from shardwise.costmodel.problem import Problem
 from shardwise.hardware_profiles.errors import InputError
 
 from .facts import used_kinds
-from .megatron_families import family_of
+from .megatron_families import GELUS, SILUS, base_of, epsilon_of, family_of
 from .megatron_model import ModelArguments, learned_positions
 
 ALIBI: Final = frozenset({"BloomForCausalLM"})
@@ -62,16 +62,21 @@ def model_arguments(problem: Problem) -> ModelArguments:
     shape += ["--num-attention-heads", str(core.num_heads), "--kv-channels", str(core.qk_head_dim)]
     shape += ["--ffn-hidden-size", str(mlp.width)]
     # The gate has no kernel that fuses it with its bias.
-    shape += ["--glu-activation", "swiglu", "--no-bias-gelu-fusion"] if mlp.gated else []
+    gate = "geglu" if model.activation in GELUS else "swiglu"
+    shape += ["--glu-activation", gate, "--no-bias-gelu-fusion"] if mlp.gated else []
     shape += ["--seq-length", str(sequence), *_position_arguments(model, sequence)]
     shape += ["--embed-layernorm"] if _embedding_norm(model) else []
-    notes = [f"norm epsilon {family.norm_epsilon} (not carried by the model description)",
-             f"activation {'SiLU' if mlp.gated else 'GELU'} (not carried by the model description)"]  # fmt: skip
+    notes = []
+    if model.norm_epsilon is None:
+        notes.append(f"norm epsilon {family.norm_epsilon} (not carried by the model description)")
+    if model.activation is None:
+        notes.append(f"activation {'SiLU' if mlp.gated else 'GELU'} (not carried by the model description)")
     if positions_of(model) == "rotary":
-        notes.append(f"rotary base {_ROTARY_BASE} without scaling (not carried by the model description)")
+        base = "positions" if model.rotary_base is not None else f"base {_ROTARY_BASE}"
+        notes.append(f"rotary {base} without scaling (not carried by the model description)")
     if not known and model.architecture not in ALIBI:
         notes.insert(0, f"{model.architecture or model.name} is no known family: positions and activation were assumed")
-    return ModelArguments(tuple(shape), ("--layernorm-epsilon", family.norm_epsilon), tuple(notes))
+    return ModelArguments(tuple(shape), ("--layernorm-epsilon", epsilon_of(model, family)), tuple(notes))
 
 
 def positions_of(model: ModelSpec) -> str:
@@ -149,8 +154,12 @@ def _check_family(model: ModelSpec) -> None:
     family, _ = family_of(model)
     if family.squared_relu or family.clamped_gate:
         _refuse(model, f"family {model.architecture}", "its activation")
-    if positions_of(model) == "rotary" and (family.rotary_base, family.rotary_percent) != (_ROTARY_BASE, 1.0):
-        _refuse(model, f"family {model.architecture}", f"rotary positions of base {family.rotary_base} on "
+    mlp = model.kinds[model.layers[0]].mlp
+    if mlp and model.activation is not None and model.activation not in (SILUS | GELUS if mlp.gated else GELUS):
+        _refuse(model, f"family {model.architecture}", f"the activation {model.activation}")
+    base = base_of(model, family)
+    if positions_of(model) == "rotary" and (base, family.rotary_percent) != (_ROTARY_BASE, 1.0):
+        _refuse(model, f"family {model.architecture}", f"rotary positions of base {base:.12g} on "
                 f"{family.rotary_percent:.0%} of each head")  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""Facts of model families that change no shape, so that the model description does not carry them.
+"""Facts of model families that change no shape: taken where the model description does not carry them.
 
-They matter when a real checkpoint is continued and not for planning. What is taken from here is written into the
-launch file as an assumption that the person who launches is asked to check.
+They matter when a real checkpoint is continued and not for planning. Rotary base, epsilon and activation come from the
+model's own file where it says them. What is taken from here is written into the launch file as an assumption that the
+person who launches is asked to check.
 """
 
 from __future__ import annotations
@@ -62,6 +63,25 @@ NOT_EXPRESSIBLE: Final[Mapping[str, str]] = {
     "Llama4ForConditionalGeneration": "chunked attention and layers without rotary positions",
 }
 """Families whose shapes Megatron could build, but whose arithmetic its GPT script does not have."""
+
+
+GELUS: Final = frozenset({"gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python"}) | {
+    "gelu_python_tanh",
+    "gelu_pytorch_tanh",
+}
+SILUS: Final = frozenset({"silu", "swish", "swiglu"})
+SQUARED_RELUS: Final = frozenset({"relu2", "relu_squared", "squared_relu"})
+"""Words of a ``config.json`` for one activation."""
+
+
+def base_of(model: ModelSpec, family: Family) -> float:
+    """The model's rotary base, the family's where its file does not say it."""
+    return family.rotary_base if model.rotary_base is None else model.rotary_base
+
+
+def epsilon_of(model: ModelSpec, family: Family) -> str:
+    """The epsilon of the model's norms, the family's where its file does not say it."""
+    return family.norm_epsilon if model.norm_epsilon is None else repr(model.norm_epsilon)
 
 
 def family_of(model: ModelSpec) -> tuple[Family, bool]:

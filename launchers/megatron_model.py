@@ -10,7 +10,7 @@ from shardwise.costmodel.problem import Problem
 from shardwise.hardware_profiles.errors import InputError
 
 from .facts import is_mla, used_kinds
-from .megatron_families import NOT_EXPRESSIBLE, Family, family_of
+from .megatron_families import GELUS, NOT_EXPRESSIBLE, SILUS, SQUARED_RELUS, Family, base_of, epsilon_of, family_of
 
 Args = list[str]
 
@@ -22,7 +22,7 @@ _CLAMPED_GATE = ("--quick-geglu", "--glu-linear-offset", "1.0", "--activation-fu
 
 @dataclass(frozen=True, slots=True)
 class ModelArguments:
-    """``shape`` builds the model; ``facts`` come from the family, to be checked; ``assumptions`` say what was taken."""
+    """``shape`` builds the model; ``facts`` change no shape; ``assumptions`` say what was taken."""
 
     shape: tuple[str, ...]
     facts: tuple[str, ...]
@@ -41,6 +41,7 @@ def check_model(problem: Problem) -> None:
     _check_same(model, kinds)
     if problem.workload.train_mtp and model.mtp and learned_positions(model) is not None:
         _refuse(model, "the embedding", "multi-token prediction with learned positions")
+    _check_arithmetic(model, kinds)
 
 
 def model_arguments(problem: Problem) -> ModelArguments:
@@ -78,6 +79,24 @@ def _check_frame(model: ModelSpec) -> None:
     for extra in model.head_extras:
         if not extra.norm:
             _refuse(model, "the head", f"{extra.name!r} on the output head")
+
+
+def _check_arithmetic(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> None:
+    family, _ = family_of(model)
+    base = base_of(model, family)
+    if learned_positions(model) is None and not float(base).is_integer():
+        _refuse(model, "the positions", f"a rotary base of {base:g}, which is no whole number")
+    word, mlp = model.activation, _first_mlp(kinds)
+    if word is None or mlp is None or (mlp.gated and family.clamped_gate):
+        return
+    known = SILUS | {"quick_gelu"} if mlp.gated else GELUS | SQUARED_RELUS
+    if word not in known:
+        _refuse(model, "the feed-forward", f"the activation {word}{' in a gate' if mlp.gated else ''}")
+
+
+def _first_mlp(kinds: tuple[LayerKind, ...]) -> Mlp | None:
+    dense = next((k.mlp for k in kinds if k.mlp), None)
+    return dense or next((k.moe.expert for k in kinds if k.moe), None)
 
 
 def _check_kind(model: ModelSpec, kind: LayerKind) -> None:
@@ -210,13 +229,13 @@ def layer_pattern(flags: list[bool]) -> str:
 
 
 def _feed_forward(model: ModelSpec, kinds: tuple[LayerKind, ...], family: Family) -> Args:
-    dense = next((k.mlp for k in kinds if k.mlp), None)
-    mlp: Mlp | None = dense or next((k.moe.expert for k in kinds if k.moe), None)
+    mlp = _first_mlp(kinds)
     assert mlp is not None
     args = ["--ffn-hidden-size", str(mlp.width)]
     if mlp.gated:
-        args += _CLAMPED_GATE if family.clamped_gate else ("--swiglu",)
-    elif family.squared_relu:
+        gate = "--quick-geglu" if model.activation == "quick_gelu" else "--swiglu"
+        args += _CLAMPED_GATE if family.clamped_gate else (gate,)
+    elif family.squared_relu if model.activation is None else model.activation in SQUARED_RELUS:
         args.append("--squared-relu")
     return args
 
@@ -268,18 +287,31 @@ def _embedding(model: ModelSpec, sequence: int) -> Args:
 
 
 def _facts(model: ModelSpec, kinds: tuple[LayerKind, ...], family: Family, notes: list[str]) -> Args:
-    facts = ["--norm-epsilon", family.norm_epsilon]
+    facts = ["--norm-epsilon", epsilon_of(model, family)]
     if learned_positions(model) is None:
-        facts += ["--rotary-base", str(family.rotary_base), "--rotary-percent", f"{family.rotary_percent:g}"]
-        notes.append(f"rotary base {family.rotary_base} without scaling (the model description does not carry it)")
+        facts += ["--rotary-base", str(int(base_of(model, family))), "--rotary-percent", f"{family.rotary_percent:g}"]
+        base = "positions" if model.rotary_base is not None else f"base {family.rotary_base}"
+        notes.append(f"rotary {base} without scaling (the model description does not carry it)")
         facts += ["--rope-type", "rope"] if is_mla(kinds[0]) else []
-    notes.append(f"norm epsilon {family.norm_epsilon} (not carried by the model description)")
-    mlp = next((k.mlp or (k.moe.expert if k.moe else None) for k in kinds), None)
-    gate = "clamped GELU gate" if family.clamped_gate else "SiLU"
-    name = gate if mlp and mlp.gated else "squared ReLU" if family.squared_relu else "GELU"
-    notes.append(f"activation {name} (not carried by the model description)")
+    if model.norm_epsilon is None:
+        notes.append(f"norm epsilon {family.norm_epsilon} (not carried by the model description)")
+    notes += _activation_notes(model, kinds, family)
     moe = next((k.moe for k in kinds if k.moe), None)
     return facts + (_router(moe, family, notes) if moe else [])
+
+
+def _activation_notes(model: ModelSpec, kinds: tuple[LayerKind, ...], family: Family) -> list[str]:
+    mlp = _first_mlp(kinds)
+    gated = mlp is not None and mlp.gated
+    if gated and family.clamped_gate:
+        # Such files call the activation silu; the clamp and the offset stand in the class.
+        return ["activation clamped GELU gate (not carried by the model description)"]
+    if gated and model.activation == "quick_gelu":
+        return ["activation quick GELU gate without offset and clamp (not carried by the model description)"]
+    if model.activation is not None:
+        return []
+    name = "SiLU" if gated else "squared ReLU" if family.squared_relu else "GELU"
+    return [f"activation {name} (not carried by the model description)"]
 
 
 def _router(moe: Moe, family: Family, notes: list[str]) -> Args:

@@ -76,8 +76,20 @@ def test_rotary_positions_go_without_a_largest_one_and_their_base_is_said() -> N
     assert "rotary base 10000" in notes and "Novel is no known family" in notes
 
 
+def test_what_the_file_says_is_not_assumed() -> None:
+    spec = gpt(embedding_extras=(), rotary_base=10000.0, norm_epsilon=1e-6, activation="gelu")
+    made = model_arguments(problem(spec))
+    assert made.facts == ("--layernorm-epsilon", "1e-06")
+    assert made.assumptions == ("rotary positions without scaling (not carried by the model description)",)
+    for changes, words in (({"rotary_base": 5e5}, "base 500000"), ({"activation": "relu"}, "activation relu")):
+        with pytest.raises(InputError, match=words):
+            model_arguments(problem(replace(spec, **changes)))  # type: ignore[arg-type]
+
+
 def test_a_gate_runs_without_the_fused_gelu() -> None:
-    found = arguments(gpt_layer(mlp=Mlp(12288, 32768, gated=True, bias=True)))
+    spec = gpt_layer(mlp=Mlp(12288, 32768, gated=True, bias=True))
+    assert arguments(spec)["--glu-activation"] == "geglu"
+    found = arguments(replace(spec, activation="silu"))
     assert found["--glu-activation"] == "swiglu" and "--no-bias-gelu-fusion" in found
     assert found["--ffn-hidden-size"] == "32768"
 

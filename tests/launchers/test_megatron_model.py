@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from shardwise.costmodel.hf import model_from_config
 from shardwise.costmodel.model import Extra, Linear, ModelSpec, Split
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.megatron_model import layer_pattern, model_arguments
 
 from .problems import DEEPSEEK, GPT, LLAMA, MIXTRAL, QWEN, model, problem
+
+CONFIGS = Path(__file__).parents[1] / "data" / "model_configs"
 
 
 def arguments(name: str | ModelSpec, **work: object) -> dict[str, str]:
@@ -135,12 +140,43 @@ def test_a_softmax_over_one_expert_comes_before_the_choice() -> None:
 
 
 def test_facts_the_description_lacks_are_said_to_be_assumed() -> None:
-    notes = " ".join(model_arguments(problem(DEEPSEEK)).assumptions)
+    bare = replace(model(DEEPSEEK), rotary_base=None, norm_epsilon=None, activation=None)
+    notes = " ".join(model_arguments(problem(bare)).assumptions)
     assert all(
         word in notes for word in ("rotary base 10000", "norm epsilon 1e-6", "activation SiLU", "router sigmoid")
     )
     unknown = model_arguments(problem(replace(model(LLAMA), architecture="Novel")))
     assert "Novel is no known family" in unknown.assumptions[0]
+
+
+def test_what_the_file_says_comes_before_the_family_and_is_not_assumed() -> None:
+    config = json.loads((CONFIGS / "Llama-2-7B.json").read_text()) | {"rms_norm_eps": 1e-5}
+    assert "rope_theta" not in config
+    found = arguments(model_from_config(config, "llama", "config.json"))
+    assert (found["--rotary-base"], found["--norm-epsilon"]) == ("10000", "1e-05")
+    found = arguments(model_from_config(config | {"rope_theta": 5e6, "rms_norm_eps": 1e-6}, "yi", "config.json"))
+    assert (found["--rotary-base"], found["--norm-epsilon"]) == ("5000000", "1e-06")
+    for name, base in (("llama-2-7b", "10000"), ("llama-3.1-8b", "500000"), ("mistral-7b", "10000")):
+        found = arguments(name)
+        assert (found["--rotary-base"], found["--norm-epsilon"]) == (base, "1e-05")
+        notes = model_arguments(problem(name)).assumptions
+        assert not any(word in note for note in notes for word in ("rotary base", "epsilon", "activation"))
+        assert any("without scaling" in note for note in notes)
+
+
+def test_activations() -> None:
+    plain = replace(model(GPT), architecture="Novel")
+    assert "--squared-relu" in arguments(replace(plain, activation="relu2"))
+    assert "--squared-relu" not in arguments(replace(plain, activation="gelu_pytorch_tanh"))
+    quick = arguments(replace(model(LLAMA), activation="quick_gelu"))
+    assert "--quick-geglu" in quick and "--swiglu" not in quick
+    for spec, words in (
+        (replace(plain, activation="relu"), "the activation relu"),
+        (replace(model(LLAMA), activation="gelu"), "the activation gelu in a gate"),
+        (replace(model(LLAMA), rotary_base=10000.5), "no whole number"),
+    ):
+        with pytest.raises(InputError, match=words):
+            model_arguments(problem(spec))
 
 
 @pytest.mark.parametrize(
