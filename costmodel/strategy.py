@@ -225,7 +225,11 @@ class Strategies:
 
     def take(self, where: NDArray[Any]) -> Strategies:
         """The rows that a boolean mask or an index array selects."""
-        return Strategies(**{name: getattr(self, name)[where] for name in DIMENSIONS})
+        rows = Strategies.__new__(Strategies)  # the arrays are of the right types and agree already
+        for name in DIMENSIONS:
+            setattr(rows, name, getattr(self, name)[where])
+        rows._n = len(rows.tp)
+        return rows
 
     def replace(self, **arrays: Any) -> Strategies:
         """The same strategies with some fields changed."""
@@ -244,9 +248,11 @@ class Strategies:
     def distinct(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Index of one strategy for each distinct combination of the named fields, and each strategy's combination."""
         code = np.zeros(len(self), dtype=np.int64)
-        for name in names:
-            values, index = np.unique(getattr(self, name), return_inverse=True)
-            code = code * len(values) + index
+        for name in names if len(self) else ():
+            column = getattr(self, name)
+            if column.min() != column.max():  # most columns of a small group are constant
+                values, index = np.unique(column, return_inverse=True)
+                code = code * len(values) + index
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
         return first, inverse
 
