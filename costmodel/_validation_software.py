@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwise.hardware_profiles.accelerator import Accelerator
 
+from .problem import nearest_kernel
 from .runtime import Runtime, list_runtimes, load_runtime
 
 
@@ -71,28 +72,17 @@ REFINEMENTS: tuple[tuple[str, str, Any], ...] = (
 """What a row's notes say about its own run overrides the profile's field."""
 
 
-KERNEL_FALLBACK = ("cudnn", "fa3", "fa2", "fa1", "unfused")
-"""Where a device has no figures for a kernel class, the next one it has is what the framework would run."""
-
-
 def row_runtime(row: Mapping[str, Any], accelerator: Accelerator, notes: list[str]) -> Runtime:
     """The runtime profile of a row; assumptions are appended to ``notes``."""
     name = _chosen(row, notes)
     text = str(row["parallel"].get("notes") or "")
     updates = {field: value for pattern, field, value in REFINEMENTS if re.search(pattern, text)}
     runtime = _refined(name, tuple(updates.items()))
-    kernel = _kernel(runtime.attention_kernel, accelerator)
+    kernel = nearest_kernel(runtime.attention_kernel, accelerator)
     if kernel != runtime.attention_kernel:
         notes.append(f"attention kernel {kernel}: {accelerator.name} has no figures for {runtime.attention_kernel}")
         runtime = _refined(name, tuple({**updates, "attention_kernel": kernel}.items()))
     return runtime
-
-
-def _kernel(kernel: str, accelerator: Accelerator) -> str:
-    if kernel in accelerator.attention:
-        return kernel
-    later = KERNEL_FALLBACK[KERNEL_FALLBACK.index(kernel) :] if kernel in KERNEL_FALLBACK else KERNEL_FALLBACK
-    return next((k for k in (*later, "vendor") if k in accelerator.attention), kernel)
 
 
 @lru_cache(maxsize=512)

@@ -17,10 +17,8 @@ from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .facts import model_facts
-from .megatron_model import learned_positions
+from .megatron_shared import shared_rules
 from .rule import Allowed, Rule, as_allowed, divisors, everything, nearest
-
-_VENDORS = frozenset({"NVIDIA", "AMD"})
 
 LAYERS, LAYERS_AND_EMBEDDINGS = "type:transformer", "type:transformer|embedding"
 """What DeepSpeed counts when it divides the model: layers, or layers with the embedding and the head."""
@@ -29,15 +27,7 @@ LAYERS, LAYERS_AND_EMBEDDINGS = "type:transformer", "type:transformer|embedding"
 def megatron_deepspeed_rules() -> tuple[Rule, ...]:
     """Rules of Megatron-DeepSpeed in addition to the universal ones and the capability table."""
     return (
-        # parser: max-position-embeddings must reach the sequence, and is the size of the learned table.
-        Rule("learned-positions", "{model} has {positions} learned positions, too few for {sequence} tokens",
-             lambda p, s: np.full(len(s), (learned_positions(p.model) or p.workload.sequence_length)
-                                  >= p.workload.sequence_length),
-             values=lambda p, s: {"positions": learned_positions(p.model)}, scope="workload"),
-        # kernel: it runs on CUDA or ROCm.
-        Rule("accelerator", "Megatron-DeepSpeed has no kernels for {device} ({vendor})",
-             lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device,
-             scope="machine"),
+        *shared_rules("Megatron-DeepSpeed"),
         # run: without it the kernel is not taken, and BLOOM's job asked to be stopped then; the cost model counts it.
         Rule("fused-softmax", "the fused softmax needs heads per tensor rank times mbs = "
              "{heads}/{tp}·{micro_batch_size} to be a multiple of 4; the nearest mbs that makes it one is {hint}",
@@ -66,10 +56,6 @@ def can_fuse_softmax(problem: Problem) -> bool:
 def partition_method(problem: Problem, strategy: Strategy) -> str:
     """DeepSpeed's ``partition_method`` that gives the strategy's split."""
     return LAYERS if problem.model.num_layers % strategy.pp == 0 else LAYERS_AND_EMBEDDINGS
-
-
-def _device(problem: Problem, s: Strategy) -> Mapping[str, Any]:
-    return {"device": problem.cluster.accelerator.name, "vendor": problem.cluster.accelerator.vendor}
 
 
 def _fused(problem: Problem, s: Strategies) -> Allowed:

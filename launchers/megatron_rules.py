@@ -17,7 +17,7 @@ from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategies, Strategy, enum_code
 
 from .facts import model_facts
-from .megatron_model import learned_positions
+from .megatron_shared import device_values, shared_rules
 from .rule import Allowed, Rule, as_allowed, divisors, everything, nearest
 from .universal import divides_all
 
@@ -38,15 +38,7 @@ def is_blackwell(problem: Problem) -> bool:
 
 def _shape_rules() -> tuple[Rule, ...]:
     return (
-        # parser: max-position-embeddings must reach the sequence, and is the size of the learned table.
-        Rule("learned-positions", "{model} has {positions} learned positions, too few for {sequence} tokens",
-             lambda p, s: np.full(len(s), (learned_positions(p.model) or p.workload.sequence_length)
-                                  >= p.workload.sequence_length),
-             values=lambda p, s: {"positions": learned_positions(p.model)}, scope="workload"),
-        # kernel: Megatron runs on CUDA or ROCm.
-        Rule("accelerator", "Megatron-LM has no kernels for {device} ({vendor})",
-             lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in _VENDORS), values=_device,
-             scope="machine"),
+        *shared_rules("Megatron-LM"),
         # kernel: scaled formats work on blocks of 16 (32 in MXFP8) along every dimension of a matrix.
         Rule("low-precision-shape", "{dtype} needs widths per tensor rank and tokens per rank that are multiples of "
              "{block}; tp = {tp}, cp = {cp}, etp = {etp}, mbs = {micro_batch_size} leave others", _low_precision,
@@ -54,12 +46,7 @@ def _shape_rules() -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
-_VENDORS = frozenset({"NVIDIA", "AMD"})
 _BLOCKS = {"fp8": 16, "fp8_block": 16, "mxfp8": 32, "nvfp4": 16}
-
-
-def _device(problem: Problem, s: Strategy) -> Mapping[str, Any]:
-    return {"device": problem.cluster.accelerator.name, "vendor": problem.cluster.accelerator.vendor}
 
 
 def _low_precision(problem: Problem, s: Strategies) -> Allowed:
@@ -96,10 +83,11 @@ def _context_rules() -> tuple[Rule, ...]:
         # run: before Blackwell hidden tensor traffic wants one device connection, FSDP and ep_overlap want several.
         Rule("overlap-connections", "on {device} tp_overlap wants CUDA_DEVICE_MAX_CONNECTIONS = 1, but zero 2, 3 and "
              "ep_overlap want more: switch one of them off",
-             lambda p, s: ~s.tp_overlap | ~((s.zero >= 2) | s.ep_overlap) | _flag(is_blackwell(p)), values=_device),
+             lambda p, s: ~s.tp_overlap | ~((s.zero >= 2) | s.ep_overlap) | _flag(is_blackwell(p)),
+             values=device_values),
         # run: Transformer Engine's user buffers rest on CUDA multicast, which needs in-switch reduction (Hopper on).
         Rule("tp-overlap-multicast", "tp_overlap needs a scale-up network with multicast, which {device} has not",
-             lambda p, s: ~s.tp_overlap | p.cluster.tiers[0].nvls, values=_device),
+             lambda p, s: ~s.tp_overlap | p.cluster.tiers[0].nvls, values=device_values),
         # run: its buffers are written by peers, which must share the scale-up network.
         Rule("tp-overlap-domain", "tp_overlap needs tp = {tp} within the {domain} GPUs of a {tier} domain",
              lambda p, s: ~s.tp_overlap | (s.tp <= p.cluster.tiers[0].size),
