@@ -1,0 +1,1 @@
+"""Readers of what benchmarks and training runs print: text of other programs in, measured rows out."""
