@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from shardwise.hardware_profiles.accelerator import Accelerator
 
+from ._nearest_runtime import nearest_runtime, runs_on
 from .problem import nearest_kernel
 from .runtime import Runtime, list_runtimes, load_runtime
 
@@ -33,9 +34,6 @@ CHOICES: tuple[Choice, ...] = (
     Choice("deepspeed-zero-v100", gpu="V100", notes=r"HF Trainer \+ DeepSpeed"),
     Choice("deepspeed-zero", notes=r"DeepSpeed zero\d|HF MoE loop"),
     Choice("deepspeed-zero-2021", software="megatron-2021", notes=r"DeepSpeed ZeRO-3"),
-    Choice(
-        "megatron-core-moe", software="megatron-2021", gpu="H100", why="software megatron-2021 cannot be: H100 and MoE"
-    ),
     Choice("megatron-deepspeed-v100", software="megatron-deepspeed", gpu="V100"),
     Choice("megatron-deepspeed-bf16", software="megatron-deepspeed", dtype="bf16", notes=r"fp32 grad accumulation"),
     Choice("megatron-deepspeed-2022", software="megatron-deepspeed", title="BigScience"),
@@ -65,18 +63,27 @@ REFINEMENTS: tuple[tuple[str, str, Any], ...] = (
     (r"norm\+act recompute|layernorm\+moe_act|core_attn\+layernorm", "selective_recompute", "norms_and_activations"),
     (r"^zb-2p", "zb_pending", 2.0),
     (r"backend unfused|transformer-impl local", "attention_kernel", "unfused"),
-    (r"attention backend flash", "attention_kernel", "fa2"),
+    (r"attention backend flash|kernel: flash_attention2", "attention_kernel", "fa2"),
+    (r"kernel: flash_attention(v1|;)", "attention_kernel", "fa1"),
+    (r"kernel: (torch|fused)", "attention_kernel", "unfused"),
     (r"cross-entropy fusion", "loss_bytes_per_logit", 10.0),
     (r"rowwise", "gemm_scale", 0.62),
 )
 """What a row's notes say about its own run overrides the profile's field."""
 
 
-def row_runtime(row: Mapping[str, Any], accelerator: Accelerator, notes: list[str]) -> Runtime:
-    """The runtime profile of a row; assumptions are appended to ``notes``."""
-    name = _chosen(row, notes)
+def row_runtime(
+    row: Mapping[str, Any], accelerator: Accelerator, notes: list[str], struck: Collection[str] = ()
+) -> Runtime:
+    """The runtime profile of a row; assumptions are appended to ``notes``.
+
+    Profiles in ``struck`` are not considered: the row is then predicted as one of a source never seen.
+    """
+    name, own = _chosen(row, accelerator, notes, struck)
     text = str(row["parallel"].get("notes") or "")
     updates = {field: value for pattern, field, value in REFINEMENTS if re.search(pattern, text)}
+    if not own:
+        updates["measured"] = False
     runtime = _refined(name, tuple(updates.items()))
     kernel = nearest_kernel(runtime.attention_kernel, accelerator)
     if kernel != runtime.attention_kernel:
@@ -92,19 +99,37 @@ def _refined(name: str, updates: tuple[tuple[str, Any], ...]) -> Runtime:
     return runtime.model_copy(update=changed) if changed else runtime
 
 
-def _chosen(row: Mapping[str, Any], notes: list[str]) -> str:
-    software = row.get("software")
+def _chosen(
+    row: Mapping[str, Any], accelerator: Accelerator, notes: list[str], struck: Collection[str]
+) -> tuple[str, bool]:
+    """Name of the profile, and whether it is the software's own rather than the nearest."""
+    software, parallel = row.get("software"), row["parallel"]
     for choice in CHOICES:
-        if _matches(choice, row):
+        if choice.runtime not in struck and _matches(choice, row):
             if choice.why:
                 notes.append(f"runtime {choice.runtime}: {choice.why}")
-            return choice.runtime
-    if isinstance(software, str) and software in _known():
-        return software
-    default = "torchtitan" if row["parallel"].get("fsdp") else "megatron-core"
-    stated = "is not stated" if software is None else f"= {software!r} has no profile"
-    notes.append(f"software {stated}: runtime {default}")
-    return default
+            return choice.runtime, True
+    known = isinstance(software, str) and software in _known()
+    if known and software not in struck and runs_on(str(software), accelerator):
+        return str(software), True
+    name = nearest_runtime(
+        software if isinstance(software, str) else None,
+        accelerator,
+        parallel.get("dtype"),
+        sharded=bool(parallel.get("fsdp")) or parallel.get("zero_stage") == 3,
+        mixture=bool(row["model"].get("moe")),
+        struck=struck,
+    )
+    notes.append(f"{_why_nearest(software, known, accelerator)}: runtime {name}, the nearest")
+    return name, False
+
+
+def _why_nearest(software: Any, known: bool, accelerator: Accelerator) -> str:
+    if software is None:
+        return "software is not stated"
+    if known and not runs_on(str(software), accelerator):
+        return f"software = {software!r} cannot be: it knows no {accelerator.name}"
+    return f"software = {software!r} has no profile"
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ where there is no such default the row is skipped. Nothing is guessed silently.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,15 +77,18 @@ class RowReader:
         self._models: dict[str, tuple[ModelSpec, tuple[str, ...]]] = {}
         self._problems: dict[tuple[Any, ...], Problem] = {}
 
-    def read(self, row: Mapping[str, Any]) -> RowInputs:
-        """The inputs of a row. Raises RowSkippedError with the reason where the row cannot be expressed."""
+    def read(self, row: Mapping[str, Any], struck: Collection[str] = ()) -> RowInputs:
+        """The inputs of a row. Raises RowSkippedError with the reason where the row cannot be expressed.
+
+        Runtime profiles in ``struck`` are not considered.
+        """
         missing = lacking_section(row)
         if missing:
             raise RowSkippedError(missing)
         notes: list[str] = []
         model = self._model(row, notes)
         cluster = row_cluster(row, notes)
-        runtime = row_runtime(row, cluster.accelerator, notes)
+        runtime = row_runtime(row, cluster.accelerator, notes, struck)
         workload = row_workload(row, notes)
         strategy = row_strategy(row, model, cluster, runtime, notes)
         _check_batch(strategy, cluster, workload)

@@ -20,6 +20,7 @@ from shardwise.hardware_profiles.text_files import read_text
 
 from ._validation_model import RowSkippedError
 from ._validation_stats import Facts, gather_facts, summarise
+from ._validation_unseen import as_unseen, unseen_summary
 from .estimate import estimate
 from .evaluate import evaluate
 from .problem import Problem
@@ -88,15 +89,26 @@ def validate_rows(path: str | Path) -> Validation:
     """Predict every row of a measured-runs file. Raises InputError only when the file cannot be read at all."""
     read = read_rows(path)
     results = predict_rows(read)
-    facts = tuple(
+    facts = _facts(read, results)
+    skipped = [(r.row_id, r.skipped) for r in results if r.skipped is not None]
+    unseen = as_unseen(read, facts, _reader(path))
+    summary = {**summarise(facts, skipped), "unseen": unseen_summary(_facts(unseen, predict_rows(unseen)))}
+    return Validation(Path(path).name, tuple(results), facts, summary)
+
+
+def _facts(read: Iterable[ReadRow], results: Iterable[RowResult]) -> tuple[Facts, ...]:
+    """Measured facts of the rows that have a prediction."""
+    return tuple(
         gather_facts(
             entry.row, entry.inputs, result.predicted_step_time_s, result.predicted_peak_memory_bytes, result.fits
         )
         for entry, result in zip(read, results, strict=True)
         if entry.inputs is not None and result.skipped is None
     )
-    skipped = [(r.row_id, r.skipped) for r in results if r.skipped is not None]
-    return Validation(Path(path).name, tuple(results), facts, summarise(facts, skipped))
+
+
+def _reader(path: str | Path) -> RowReader:
+    return RowReader(Path(path).resolve().parent.parent)
 
 
 def read_rows(path: str | Path) -> list[ReadRow]:
@@ -104,7 +116,7 @@ def read_rows(path: str | Path) -> list[ReadRow]:
     file = Path(path)
     # Only line feeds end a row: JSON may hold other separators of Unicode inside its strings.
     lines = read_text(file, "measured runs", MAX_FILE_BYTES).split("\n")
-    reader = RowReader(file.resolve().parent.parent)
+    reader = _reader(file)
     return [_read_line(reader, n, text) for n, text in enumerate(lines, start=1) if text.strip()]
 
 
