@@ -1,4 +1,4 @@
-"""The nearest runtime profile for software that has none: by family and release, else by device, precision and sharding.
+"""The nearest runtime profile for software without one: by family and release, else by device, precision and sharding.
 
 Profiles of a family share code and most figures. A release without a profile takes the latest earlier one of its
 family, or the earliest; software of an unknown family takes what trained such models on such devices in its day.

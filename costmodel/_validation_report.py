@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 UNSEEN = (
-    "How well a source is predicted that the figures of its software never saw. For each source the runtime profiles are"
-    " left out that rest on it: those that it gave more than half of the rows of, and whole families by the same rule."
-    " Its rows then take the nearest profile that is left, by family and release or by device and precision. Figures of"
-    " devices and networks stay, as each rests on several sources (the Omni-Path of Jean Zay excepted)."
+    "How well a source is predicted that the figures of its software never saw. For each source the runtime profiles"
+    " are left out that rest on it: those that it gave more than half of the rows of, and whole families by the same"
+    " rule. Its rows then take the nearest profile that is left, by family and release or by device and precision."
+    " Figures of devices and networks stay, as each rests on several sources (the Omni-Path of Jean Zay excepted)."
 )
 
 
@@ -30,8 +30,8 @@ def render(source: str, summary: Mapping[str, Any]) -> str:
         "### By source",
         _unseen(summary["unseen"]["by_source"], "source"),
         "## Intervals",
-        "Each prediction carries a range that is meant to hold 80 % of measurements. First the rows as predicted above,"
-        " then the same rows predicted as of unseen sources, where a profile that is only the nearest widens the range.",
+        "Each prediction carries a range that is meant to hold 80 % of measurements. First the rows as predicted"
+        " above, then as of unseen sources, where a profile that is only the nearest widens the range.",
         _coverage(summary["interval_coverage"]),
         "### As unseen sources",
         _coverage(summary["unseen"]["interval_coverage"]),
