@@ -15,7 +15,7 @@ from shardwise.hardware_profiles.errors import InputError
 from .hf_families.deepseek import Latent, latent_attention
 from .hf_families.parts import Heads
 from .megatron_flags import ModelFlags, check_unused, is_shaping, known_number, needs_value
-from .megatron_shell import evaluate_pattern, read_flags
+from .megatron_shell import Flag, evaluate_pattern, read_flags
 from .model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, ModelSpec, Moe, Split
 
 MAX_LAYERS = 10_000
@@ -29,7 +29,11 @@ def read_megatron_args(text: str | Sequence[str], name: str = "megatron") -> Mod
     shape the model and is not understood, a value that cannot be used, or a size that is missing.
     """
     source = f"Megatron arguments of {name}"
-    flags, unexpanded = read_flags(text, source, needs_value)
+    return model_of_flags(*read_flags(text, source, needs_value), source, name)
+
+
+def model_of_flags(flags: list[Flag], unexpanded: Sequence[str], source: str, name: str) -> ModelSpec:
+    """The same from flags that were read already."""
     if not flags:
         raise InputError(f"{source}: no --flag found: expected Megatron-LM arguments such as --num-layers 80")
     for flag in flags:
@@ -244,7 +248,7 @@ class _Builder:
             experts,
             top,
             Mlp(latent or hidden, width, style.gated, style.bias),
-            Linear("router", hidden, experts, Split.NONE),
+            Linear("router", hidden, experts, Split.NONE, style.bias),
             shared=Mlp(hidden, shared, style.gated) if shared else None,
             shared_extras=(Extra("shared_expert_gate", hidden),) if gate else (),
             latent_linears=projections,
@@ -279,7 +283,9 @@ class _Builder:
         if self.flags.switch("qk-layernorm"):
             norms = (self.style.norm("q_norm", head_dim), self.style.norm("k_norm", head_dim))
         core = AttentionCore(heads, kv, head_dim, head_dim, window=window)
-        return Mixer(shape.kind, linears, core, norms)
+        learnable = self.flags.word("softmax-type", "vanilla", ("vanilla", "learnable")) == "learnable"
+        sinks = (Extra("sinks", heads, Split.COLUMN),) if learnable else ()
+        return Mixer(shape.kind, linears, core, (*norms, *sinks))
 
     def _latent(self, heads: int) -> Mixer:
         sizes = Latent(

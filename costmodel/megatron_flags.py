@@ -31,6 +31,7 @@ INTEGERS: Final = frozenset(
 WORDS: Final = frozenset({"position-embedding-type", "normalization", "moe-layer-freq", "window-size"}) | {
     "window-attn-skip-freq",
     "tokenizer-type",
+    "softmax-type",
 }
 
 NUMBERS: Final = frozenset({"norm-epsilon", "rotary-base"})
@@ -72,7 +73,7 @@ _IRRELEVANT: Final = re.compile(
     r"|bias-update|enable-expert-bias|dtype|fusion|force|padding|freeze|balancing|logit|max)|expert-capacity|pad"
     r"|permute|layer-recompute|per-layer|use|extended|enable-deepep|deepep|shared-expert-overlap|flex|hybridep"
     r"|input-jitter|apply-probs|upcycling|log|minloss|act|fuse)|mscale|mtp-(loss|use)|multiprocessing|muon|nccl"
-    r"|no-(async|bias-|check|create|data|distribute|gradient|initialization|load|log|masked|mmap|persist|query|save"
+    r"|no-(async|bias-|pad-vocab|check|create|data|distribute|gradient|initialization|load|log|masked|mmap|persist|query|save"
     r"|scatter|ft|one|rope-fusion|align|ckpt|barrier|overlap|use|weight|defer|delay|contiguous|fp8|async)"
     r"|nnodes|node|non-persistent|norm-epsilon|nproc|nsys|nvtx|num-(ckpt|dataset|distributed|layers-per-virtual"
     r"|layers-at|retrievers|stages-per-virtual|virtual|workers|gpus|nodes|microbatches)|onnx|optimizer|original"
@@ -112,8 +113,6 @@ def check_unused(flag: Flag, source: str) -> None:
     shown = f"{source}: --{flag.name} = {flag.value[:60]!r}"
     if flag.name in REFUSED and flag.value.lower() != "false":
         raise InputError(f"{shown}: expected it to be absent: {REFUSED[flag.name]}")
-    if flag.name == "softmax-type" and flag.value == "vanilla":
-        return
     if _IRRELEVANT.match(flag.name) or flag.value.lower() == "false":
         return
     if _SUSPICIOUS.search(flag.name):

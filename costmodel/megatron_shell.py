@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwise.hardware_profiles.errors import InputError
@@ -35,6 +35,8 @@ class Flag:
     name: str
     words: tuple[str, ...]
     conditional: bool = False
+    line: int = 0
+    """Line of the text, from 1; 0 in an argument list."""
 
     @property
     def value(self) -> str:
@@ -42,20 +44,35 @@ class Flag:
         return " ".join(self.words)
 
 
+Words = list[tuple[str, bool, int]]
+"""Words with whether they stand inside a branch, and their line."""
+
+
 def read_flags(
-    text: str | Sequence[str], source: str, needs_value: Callable[[str], bool]
+    text: str | Sequence[str],
+    source: str,
+    needs_value: Callable[[str], bool],
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[list[Flag], list[str]]:
     """All flags in the order of the text, and the variables that could not be expanded.
 
-    ``needs_value`` says whether a flag takes its value from the next line when its own line ends. Raises InputError
-    for a text that is not a script or an argument list.
+    ``needs_value`` says whether a flag takes its value from the next line when its own line ends. ``variables`` win
+    over what a script assigns. Raises InputError for a text that is not a script or an argument list.
     """
     if isinstance(text, str):
         listed = _as_list(text)
-        words = _Script(text, source).words() if listed is None else [(w, False) for w in listed]
+        script = _Script(text, source, variables or {})
+        words = script.words() if listed is None else [(w, False, 0) for w in listed]
     else:
-        words = [(str(w), False) for w in text]
+        words = [(str(w), False, 0) for w in text]
     return _group(words, needs_value)
+
+
+def read_variables(text: str, source: str, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that a script assigns in plain sight, expanded. Raises InputError as ``read_flags`` does."""
+    script = _Script(text, source, variables or {})
+    script.words()
+    return script.known()
 
 
 def _as_list(text: str) -> list[str] | None:
@@ -70,16 +87,16 @@ def _as_list(text: str) -> list[str] | None:
     return [str(v) for v in value] if isinstance(value, list) else None
 
 
-def _group(words: Sequence[tuple[str, bool]], needs_value: Callable[[str], bool]) -> tuple[list[Flag], list[str]]:
+def _group(words: Words, needs_value: Callable[[str], bool]) -> tuple[list[Flag], list[str]]:
     """Put the words behind each flag together; both ``--a b`` and ``--a=b``. A line's end or an operator ends them."""
     flags: list[Flag] = []
     unexpanded: list[str] = []
     closed = True
-    for word, conditional in words:
+    for word, conditional, line in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word.partition("=")
             name = name[2:].rstrip(":").replace("_", "-").lower()
-            flags.append(Flag(name, (value,) if equals else (), conditional))
+            flags.append(Flag(name, (value,) if equals else (), conditional, line))
             closed = bool(equals)
         elif re.match(r"^-[A-Za-z]", word):
             closed = True
@@ -91,47 +108,58 @@ def _group(words: Sequence[tuple[str, bool]], needs_value: Callable[[str], bool]
             unexpanded += [] if _ARRAY.match(word) else [word]
         elif word and not closed:
             last = flags[-1]
-            flags[-1] = Flag(last.name, (*last.words, word), last.conditional)
+            flags[-1] = replace(last, words=(*last.words, word))
     return flags, unexpanded
 
 
 class _Script:
     """The words of a script, with the variables that it assigns in plain sight."""
 
-    def __init__(self, text: str, source: str) -> None:
+    def __init__(self, text: str, source: str, variables: Mapping[str, str]) -> None:
         if len(text) > MAX_TEXT:
             raise InputError(f"{source}: {len(text)} characters: expected a launch script of at most {MAX_TEXT}")
         if "\0" in text:
             raise InputError(f"{source}: a NUL character: expected the text of a launch script")
         self._source = source
         self._text = text
-        self._variables: dict[str, str | None] = {}
+        self._given = dict(variables)
+        self._variables: dict[str, str | None] = dict(variables)
         self._depth = 0
 
-    def words(self) -> list[tuple[str, bool]]:
-        """Every word that may be an argument, and whether it stands inside a branch."""
-        found: list[tuple[str, bool]] = []
-        for line in self._logical_lines():
+    def words(self) -> Words:
+        """Every word that may be an argument, whether it stands inside a branch, and its line."""
+        found: Words = []
+        for number, line in self._logical_lines():
             for word in self._line_words(line):
-                found.append((word, self._depth > 0))
-            found.append((_LINE_END, False))
-        return [(self._expand(word), inside) for word, inside in found]
+                if word == _CONTINUED:
+                    number += 1
+                else:
+                    found.append((word, self._depth > 0, number))
+            found.append((_LINE_END, False, number))
+        return [(self._expand(word), inside, number) for word, inside, number in found]
 
-    def _logical_lines(self) -> list[list[str]]:
-        """Lines as lists of words; continued lines and quotes over several lines are joined."""
-        joined = re.sub(r"\\[ \t]*(?:#[^\n]*)?\n", " ", self._text.replace("\r\n", "\n"))
-        lines: list[list[str]] = []
+    def known(self) -> dict[str, str]:
+        """The variables that were assigned in plain sight."""
+        return {name: self._expand(value) for name, value in self._variables.items() if value is not None}
+
+    def _logical_lines(self) -> list[tuple[int, list[str]]]:
+        """Lines as lists of words, each with its number; continued lines and quotes over several lines are joined."""
+        joined = re.sub(r"\\[ \t]*(?:#[^\n]*)?\n", f" {_CONTINUED} ", self._text.replace("\r\n", "\n"))
+        lines: list[tuple[int, list[str]]] = []
         pending = ""
+        number = first = 1
         for raw in joined.split("\n"):
+            first = first if pending else number
+            number += 1 + raw.count(_CONTINUED)
             pending = f"{pending}\n{raw}" if pending else raw
             try:
-                lines.append(shlex.split(_protect(pending), comments=True))
+                lines.append((first, shlex.split(_protect(pending), comments=True)))
                 pending = ""
             except ValueError:
                 continue
         if pending:
             # An apostrophe in prose or an unfinished quote: read that part word by word.
-            lines.append(pending.replace('"', " ").replace("'", " ").split())
+            lines.append((first, pending.replace('"', " ").replace("'", " ").split()))
         return lines
 
     def _line_words(self, line: list[str]) -> list[str]:
@@ -155,6 +183,8 @@ class _Script:
         if "--" in value:
             self._variables[name] = ""
             return _split(value)
+        if name in self._given:
+            return []
         # Inside a branch, or assigned twice, only the shell knows which value holds.
         known = self._depth == 0 and self._variables.get(name, value) == value
         self._variables[name] = value if known else None
@@ -166,7 +196,7 @@ class _Script:
             if expanded == word:
                 break
             word = expanded
-        return word.replace(_SPACE, " ")
+        return word.replace(_SPACE, " ").replace(_CONTINUED, "")
 
     def _reference(self, match: re.Match[str]) -> str:
         name, default = match.group(1) or match.group(3), match.group(2)
@@ -185,15 +215,25 @@ _SPACE: Final = "\ue000"
 """Stands for a space inside ``$(( … ))`` while words are split."""
 
 
+_CONTINUED: Final = "\ue001"
+"""Stands for the end of a line that the next one continues."""
+
+
 def _protect(line: str) -> str:
     return _ARITHMETIC.sub(lambda m: m.group(0).replace(" ", _SPACE), line)
 
 
 def _split(value: str) -> list[str]:
+    words: list[str] = []
     try:
-        return shlex.split(value, comments=True)
-    except ValueError:
-        return value.split()
+        for number, line in enumerate(value.split(_LINE_END)):
+            words += [*([_CONTINUED] if number else []), *shlex.split(line, comments=True)]
+    except ValueError:  # a quote over several lines
+        try:
+            return shlex.split(value, comments=True)
+        except ValueError:
+            return value.split()
+    return words
 
 
 def _unbalanced(word: str) -> str:

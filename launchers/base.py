@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.costmodel.problem import Problem
@@ -13,14 +13,20 @@ from shardwise.hardware_profiles.errors import InputError, UnknownNameError
 
 from . import rule as _rule
 from .capability import Range, Values, capability_rules
+from .parsed import Files, Given, Parsed, as_files
+from .refusal import Refusal, refusals
 from .rule import Allowed, Rule, Violation
 from .settings import LaunchSettings
 from .universal import universal_rules
 
 __all__ = [
+    "Files",
+    "Given",
     "LaunchSettings",
     "Launcher",
+    "Parsed",
     "Range",
+    "Refusal",
     "Rule",
     "Values",
     "Violation",
@@ -32,6 +38,8 @@ __all__ = [
 
 Writer = Callable[[Problem, Strategy, LaunchSettings], dict[str, str]]
 ModelCheck = Callable[[Problem], None]
+Parser = Callable[[Files, Given], Parsed]
+Claim = Callable[[Files], bool]
 
 _NAMES = ("generic", "megatron", "megatron-deepspeed")
 """Launchers: each is the ``LAUNCHER`` of the module of this folder with its name."""
@@ -43,7 +51,9 @@ class Launcher:
 
     ``capabilities`` lists for every dimension of a strategy the values the framework can express; ``own_rules`` are
     its rules beyond those and the universal ones. ``rank_order`` names the mesh axes from the fastest varying.
-    ``dtype_runtimes`` names the default runtime of precisions that the framework executes in another way.
+    ``dtype_runtimes`` names the default runtime of precisions that the framework executes in another way. ``options``
+    are the framework's own words for the dimensions of a strategy, for messages. ``parser`` reads launch files back,
+    and ``claim`` says whether files are this framework's.
     """
 
     name: str
@@ -54,6 +64,9 @@ class Launcher:
     rank_order: str
     writer: Writer
     model_check: ModelCheck
+    options: Mapping[str, str]
+    parser: Parser
+    claim: Claim
     dtype_runtimes: Mapping[str, str] = field(default_factory=dict)
 
     def runtime_for(self, dtype: str) -> str:
@@ -73,6 +86,10 @@ class Launcher:
         """The rules one strategy breaks, explicit layer splits included; empty when it may be launched."""
         return _rule.violations(problem, strategy, self.rules)
 
+    def refusals(self, problem: Problem, strategy: Strategy) -> list[Refusal]:
+        """The same, each with the options it judged and the nearest layout that may be launched."""
+        return refusals(self, problem, strategy)
+
     def refusal(self, problem: Problem, *scopes: _rule.Scope) -> Violation | None:
         """The first rule of those scopes that refuses every strategy of the problem, or None."""
         wide = [rule for rule in self.rules if rule.scope in scopes]
@@ -89,10 +106,18 @@ class Launcher:
             InputError: the strategy breaks a rule, or the framework cannot express the model.
         """
         self.model_check(problem)
-        broken = self.violations(problem, strategy)
+        broken = self.refusals(problem, strategy)
         if broken:
             raise InputError(f"{self.name} cannot launch this strategy: {'; '.join(map(str, broken))}")
         return self.writer(problem, strategy, settings or LaunchSettings())
+
+    def parse(self, source: Files | str | Sequence[str], given: Given | None = None) -> Parsed:
+        """What launch files say: texts by file name, one text, or an argument list.
+
+        The strategy may break rules: ask ``refusals``. Raises InputError naming file, option and value where something
+        that the answer needs is missing or cannot be understood.
+        """
+        return self.parser(as_files(source), given or Given())
 
 
 def list_launchers() -> list[str]:

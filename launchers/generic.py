@@ -10,11 +10,20 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .base import Launcher
 from .capability import FULL_CAPABILITIES
+from .parsed import Files, Given
 from .settings import LaunchSettings
 
 
 def _write(problem: Problem, strategy: Strategy, settings: LaunchSettings) -> NoReturn:
     raise InputError("launcher 'generic' knows no framework, so it cannot write launch files: choose another launcher")
+
+
+def _read(files: Files, given: Given) -> NoReturn:
+    raise InputError("launcher 'generic' knows no framework, so it cannot read launch files: name the framework")
+
+
+def _no_files(files: Files) -> bool:
+    return False
 
 
 def _any_model(problem: Problem) -> None:
@@ -30,4 +39,7 @@ LAUNCHER = Launcher(
     rank_order="tp-cp-ep-dp-pp",
     writer=_write,
     model_check=_any_model,
+    options={},
+    parser=_read,
+    claim=_no_files,
 )

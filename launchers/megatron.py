@@ -6,7 +6,9 @@ from .base import Launcher
 from .capability import FULL_CAPABILITIES, Values
 from .megatron_files import write_files
 from .megatron_model import check_model
+from .megatron_read import is_megatron, parse_files
 from .megatron_rules import megatron_rules
+from .megatron_tables import DIMENSION_OPTIONS
 
 _CAPABILITIES: dict[str, Values] = {
     **FULL_CAPABILITIES,
@@ -23,4 +25,7 @@ LAUNCHER = Launcher(
     rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
+    options=DIMENSION_OPTIONS,
+    parser=parse_files,
+    claim=is_megatron,
 )

@@ -6,6 +6,7 @@ from .base import Launcher
 from .capability import FULL_CAPABILITIES, Values
 from .megatron_deepspeed_files import write_files
 from .megatron_deepspeed_model import check_model
+from .megatron_deepspeed_read import DIMENSION_OPTIONS, is_megatron_deepspeed, parse_files
 from .megatron_deepspeed_rules import megatron_deepspeed_rules
 
 _CAPABILITIES: dict[str, Values] = {
@@ -42,4 +43,7 @@ LAUNCHER = Launcher(
     rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
+    options=DIMENSION_OPTIONS,
+    parser=parse_files,
+    claim=is_megatron_deepspeed,
 )

@@ -24,11 +24,12 @@ def shared_rules(title: str) -> tuple[Rule, ...]:
         Rule("learned-positions", "{model} has {positions} learned positions, too few for {sequence} tokens",
              lambda p, s: np.full(len(s), (learned_positions(p.model) or p.workload.sequence_length)
                                   >= p.workload.sequence_length),
-             values=lambda p, s: {"positions": learned_positions(p.model)}, scope="workload"),
+             values=lambda p, s: {"positions": learned_positions(p.model)}, scope="workload",
+             fix="train on sequences of at most {positions} tokens"),
         # kernel
         Rule("accelerator", title + " has no kernels for {device} ({vendor})",
              lambda p, s: np.full(len(s), p.cluster.accelerator.vendor in VENDORS), values=device_values,
-             scope="machine"),
+             scope="machine", fix="choose another cluster, or another launcher"),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -50,6 +50,12 @@ class Rule:
     check_one: CheckOne | None = None
     values: Values = _no_values
     scope: Scope = "strategy"
+    fix: str = ""
+    """What to do instead, in the same form: asked of rules on the whole problem, which no other strategy satisfies."""
+
+    def explain_fix(self, problem: Problem, strategy: Strategy) -> str:
+        """The fix filled in for one strategy."""
+        return replace(self, message=self.fix).explain(problem, strategy)
 
     def explain(self, problem: Problem, strategy: Strategy) -> str:
         """The message filled in for one strategy."""

@@ -56,7 +56,8 @@ def _device_rules() -> tuple[Rule, ...]:
         Rule("block-scales", "{device} has no {dtype} units: use another dtype",
              lambda p, s: np.full(len(s), p.workload.dtype not in _HARDWARE_SCALES
                                   or p.workload.dtype in p.cluster.accelerator.peak_flops),
-             values=lambda p, s: {"device": p.cluster.accelerator.name}, scope="workload"),
+             values=lambda p, s: {"device": p.cluster.accelerator.name}, scope="workload",
+             fix="train in another dtype, such as bf16, or on a device with {dtype} units"),
     )  # fmt: skip
 
 

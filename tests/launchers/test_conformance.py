@@ -1,26 +1,35 @@
-"""What every launcher promises, whichever framework it writes for."""
+"""What every launcher promises, whichever framework it writes for.
+
+A new launcher joins by its name in ``launchers/base.py`` and a sample in ``samples`` (docs/adding-a-launcher.md).
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.runtime import load_runtime
 from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, SCHEDULES, Strategies, Strategy
 from shardwise.costmodel.workload import DTYPES
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
-from shardwise.launchers.base import Launcher, Range, get_launcher, list_launchers, universal_rules
+from shardwise.launchers.base import Given, Launcher, Range, get_launcher, list_launchers, universal_rules
+from shardwise.launchers.canonical import canonical
 from shardwise.launchers.capability import FULL_CAPABILITIES
+from shardwise.launchers.neighbours import nearest_legal
 from shardwise.launchers.ranks import rank_groups
+from shardwise.launchers.reading import recognise
+from shardwise.launchers.refusal import judged
 
+from .drawn import drawn_plans
 from .problems import GPT, LLAMA, MIXTRAL, QWEN, fitted, problem
-
-WRITERS = {"megatron": [GPT, LLAMA, MIXTRAL, QWEN], "megatron-deepspeed": [GPT, "gpt-2-medium", "bloom-176b"]}
-"""The launchers that write files, and models that they can express."""
+from .samples import WRITERS, sample
 
 
 @pytest.fixture(params=list_launchers())
@@ -37,10 +46,6 @@ def test_its_default_runtimes_are_shipped(launcher: Launcher) -> None:
     for name in (launcher.default_runtime, *launcher.dtype_runtimes.values()):
         assert load_runtime(name).name == name
     assert set(launcher.dtype_runtimes) <= set(DTYPES)
-
-
-def test_every_launcher_that_writes_files_is_tested_on_models() -> None:
-    assert {*WRITERS, "generic"} == set(list_launchers())
 
 
 def test_its_capabilities_cover_every_dimension_with_known_values(launcher: Launcher) -> None:
@@ -100,21 +105,129 @@ def test_render_refuses_what_the_rules_refuse(launcher: Launcher) -> None:
         launcher.render(problem(GPT, sequence=2048), Strategy(tp=8, dp=2))
 
 
-@pytest.mark.parametrize(("name", "model_name"), [(name, m) for name, models in WRITERS.items() for m in models])
-def test_its_files_are_the_same_every_time_and_parse(name: str, model_name: str) -> None:
-    p = problem(model_name, sequence=1024)
-    has_sp = True in get_launcher(name).capabilities["sp"]
-    s = fitted(p, tp=2, sp=has_sp, pp=2, dp_overlap=has_sp)
-    files = get_launcher(name).render(p, s)
-    assert files == get_launcher(name).render(p, s)
-    for file, text in files.items():
-        assert text.endswith("\n") and not text.endswith("\n\n"), file
-        assert "\t" not in text and "\r" not in text
-        if file.endswith(".json"):
-            json.loads(text)
-        if file.endswith(".sh"):
-            done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
-            assert done.returncode == 0, (file, done.stderr)
+@pytest.fixture(params=WRITERS)
+def writer(request: pytest.FixtureRequest) -> Launcher:
+    return get_launcher(request.param)
+
+
+@cache
+def plans_of(name: str) -> list[tuple[Problem, Strategy]]:
+    """The plans of a launcher's sample, and sixty drawn ones."""
+    tested = sample(name)
+    own = [(p, fitted(p, **settings)) for given, settings in tested.plans for p in [problem(**given)]]
+    return own + drawn_plans(get_launcher(name), tested, count=60, seed=11)
+
+
+def test_its_sample_spans_models_clusters_and_degrees(writer: Launcher) -> None:
+    plans = plans_of(writer.name)
+    assert len(plans) >= 60
+    assert len({p.model.name for p, _ in plans}) >= 4 and len({p.cluster.num_gpus for p, _ in plans}) >= 4
+    assert len({s for _, s in plans}) >= 50
+    assert len(sample(writer.name).refused) >= 20
+
+
+def test_its_files_are_the_same_every_time_and_parse(writer: Launcher) -> None:
+    seen = set()
+    for p, s in plans_of(writer.name):
+        files = writer.render(p, s)
+        if p.model.name not in seen:
+            seen.add(p.model.name)
+            assert files == writer.render(p, s)
+            for file, text in files.items():
+                check_text(file, text)
+
+
+def check_text(file: str, text: str) -> None:
+    assert text.endswith("\n") and not text.endswith("\n\n"), file
+    assert "\t" not in text and "\r" not in text
+    if file.endswith(".json"):
+        json.loads(text)
+    if file.endswith((".yaml", ".yml")):
+        yaml.safe_load(text)
+    if file.endswith(".py"):
+        compile(text, file, "exec")
+    if file.endswith(".sh"):
+        done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, (file, done.stderr)
+
+
+def test_reading_its_files_gives_the_strategy_back(writer: Launcher) -> None:
+    for p, s in plans_of(writer.name):
+        assert writer.violations(p, s) == [], s
+        parsed = writer.parse(writer.render(p, s))
+        assert parsed.launcher == writer.name
+        assert parsed.strategy == canonical(s, p.model.num_layers), (p.model.name, s)
+        assert parsed.unknown == (), (p.model.name, s)
+
+
+def test_reading_its_files_gives_the_job_back(writer: Launcher) -> None:
+    for p, s in plans_of(writer.name):
+        parsed = writer.parse(writer.render(p, s), Given(model=p.model, sequence_length=p.workload.sequence_length))
+        work = parsed.workload
+        assert work.global_batch_size == p.workload.global_batch_size
+        assert (work.dtype, work.optimizer) == (p.workload.dtype, p.workload.optimizer)
+        assert work.train_mtp == (p.workload.train_mtp and bool(p.model.mtp))
+        again = parsed.problem(p.cluster, runtime=p.runtime)
+        for name in parsed.runtime_changes:
+            if name != "selective_recompute" or s.recompute == "selective":
+                assert getattr(again.runtime, name) == getattr(p.runtime, name), name
+
+
+def test_the_model_that_its_files_describe_is_the_one_they_were_written_for(writer: Launcher) -> None:
+    for p, s in plans_of(writer.name):
+        found = writer.parse(writer.render(p, s)).model
+        if found is None:
+            continue
+        wanted = p.model.mtp_parameters if p.workload.train_mtp else 0
+        assert found.total_parameters + found.mtp_parameters == p.model.total_parameters + wanted, p.model.name
+        assert found.num_layers == p.model.num_layers
+
+
+def test_it_claims_its_own_files_and_no_other_launcher_does(writer: Launcher) -> None:
+    p, s = plans_of(writer.name)[0]
+    assert recognise(writer.render(p, s)) == writer.name
+
+
+@pytest.mark.parametrize(("name", "index"), [(name, i) for name in WRITERS for i in range(len(sample(name).refused))])
+def test_a_refusal_names_option_value_rule_and_a_way_out(name: str, index: int) -> None:
+    launcher = get_launcher(name)
+    given, s, rule = sample(name).refused[index]
+    p = problem(**given)
+    found = {r.rule: r for r in launcher.refusals(p, s)}
+    assert rule in found, (rule, list(found))
+    refusal = found[rule]
+    wide = {r.name for r in launcher.rules if r.scope != "strategy"}
+    assert refusal.message and (refusal.settings or rule in wide)
+    assert refusal.fix.startswith("nearest legal choice: ") or rule in wide or wide & set(found), refusal
+    for option, value in refusal.settings:
+        assert option and value and f"{option} {value}" in str(refusal)
+    near = nearest_legal(p, launcher, s)
+    if not wide & set(found):
+        assert near is not None and launcher.violations(p, near) == []
+
+
+def test_every_rule_has_a_name_and_a_message_and_rules_on_the_whole_job_a_fix(launcher: Launcher) -> None:
+    p = problem()
+    for rule in launcher.rules:
+        assert rule.name and rule.name == rule.name.lower() and " " not in rule.name
+        assert rule.message.strip()
+        assert rule.scope == "strategy" or rule.explain_fix(p, fitted(p, tp=8)), rule.name
+        assert rule.scope != "strategy" or judged(rule, p, fitted(p, tp=8)), f"{rule.name} judges no dimension"
+
+
+def test_its_options_name_dimensions(launcher: Launcher) -> None:
+    assert set(launcher.options) <= set(Strategy().as_dict())
+    can_set = {d for d, values in launcher.capabilities.items() if isinstance(values, Range) or len(values) > 1}
+    if launcher.name != "generic":
+        assert can_set <= set(launcher.options) | {"schedule"}, can_set - set(launcher.options)
+
+
+def test_unknown_options_are_listed(writer: Launcher) -> None:
+    p, s = plans_of(writer.name)[0]
+    files = {f: t.replace('"$@"', '--tensor-parallel-siz 4 "$@"') for f, t in writer.render(p, s).items()}
+    if not any("--tensor-parallel-siz" in t for t in files.values()):
+        pytest.skip("its files have no command line for the training script")
+    assert [o.name for o in writer.parse(files).unknown] == ["--tensor-parallel-siz"]
 
 
 def test_its_rank_order_makes_groups_of_the_right_sizes(launcher: Launcher) -> None:
