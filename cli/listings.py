@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from shardwise.hardware_profiles.errors import InputError
 
 from .inputs import read_model
 from .options import json_option
@@ -61,10 +64,28 @@ def list_the_clusters(as_json: bool) -> None:
 
 
 @clusters.command("show")
-@click.argument("cluster")
+@click.argument("cluster", required=False)
+@click.option("--topology", type=click.Path(path_type=Path), metavar="FILE", help="Show this topology file instead.")
+@click.option("--topology-name", metavar="NAME", help="Which topology of a topology.yaml.  [default: the cluster's]")
+@click.option("--nodes", metavar="LIST", help="Only these nodes of the topology: gpu[001-128,130].")
 @json_option
-def show_cluster(cluster: str, as_json: bool) -> None:
-    """Accelerator, network tiers and sources of CLUSTER, a profile's name or YAML file."""
+def show_cluster(
+    cluster: str | None, topology: Path | None, topology_name: str | None, nodes: str | None, as_json: bool
+) -> None:
+    """Accelerator, network tiers and sources of CLUSTER, a profile's name or YAML file; or a topology file's tree.
+
+    A topology is Slurm's topology.conf or topology.yaml, what scontrol show topology prints, or lines of a node and the
+    switches above it. Everything odd in it is reported with its line.
+    """
+    if topology is not None and cluster is None:
+        from .topology_view import show_topology
+
+        show_topology(topology, topology_name, nodes, as_json)
+        return
+    if cluster is None or topology is not None:
+        raise InputError("clusters show: expected a cluster profile or --topology FILE, one of them")
+    if nodes is not None or topology_name is not None:
+        raise InputError("clusters show: --nodes and --topology-name go with --topology FILE")
     from shardwise.hardware_profiles.load_cluster import load_cluster
 
     loaded = load_cluster(cluster)

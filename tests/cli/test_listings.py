@@ -84,3 +84,59 @@ def test_version(run):
 def test_names_are_unique():
     for names in (list_presets(), list_clusters(), list_runtimes(), list_launchers()):
         assert max(Counter(names).values()) == 1
+
+
+TOPOLOGY = """\
+SwitchName=leaf1 Nodes=n[1-4] LinkSpeed=400
+SwitchName=leaf2 Nodes=n[4-6]
+SwitchName=spine1 Switches=leaf[1-2]
+SwitchName=spine2 Switches=leaf[1-2]
+"""
+
+
+@pytest.fixture
+def topology(tmp_path):
+    path = tmp_path / "topology.conf"
+    path.write_text(TOPOLOGY)
+    return path
+
+
+def test_show_a_topology(run, topology):
+    result = run("clusters", "show", "--topology", topology)
+    assert result.exit_code == 0
+    assert "6 nodes" in result.stdout
+    assert "level 0: 2 domains of 2 to 4 nodes" in result.stdout
+    assert "spine[1-2]" in result.stdout
+    assert "leaf2  2 nodes n[5-6]" in result.stdout
+    assert f"fault: {topology}:2: node 'n4' is under 'leaf1' (line 1) already" in result.stdout
+
+
+def test_show_an_allocation_on_a_topology(run, topology):
+    result = run("clusters", "show", "--topology", topology, "--nodes", "n[2-5],x", "--json")
+    view = json.loads(result.stdout)
+    assert view["num_nodes"] == 5
+    assert [level["domains"] for level in view["levels"]] == [3, 2, 1]
+    assert {s["name"]: s["nodes"] for s in view["switches"] if s["nodes"]} == {"leaf1": "n[2-4]", "leaf2": "n5"}
+    assert "1 of the 5 nodes are not in the file (x)" in view["faults"][-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "expected a cluster profile or --topology FILE"),
+        (("dgx-h100", "--nodes", "n1"), "go with --topology"),
+        (("--topology", "no.conf"), "no.conf: cannot be read"),
+    ],
+)
+def test_what_to_show_must_be_said(run_process, args, said):
+    result = run_process("clusters", "show", *args)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_broken_topology_is_refused_with_its_line(run_process, tmp_path):
+    (tmp_path / "t.conf").write_text("SwitchName=a Nodes=n1\nSwitchName=b Switches=c\n")
+    result = run_process("clusters", "show", "--topology", "t.conf")
+    assert result.returncode == 2
+    assert "t.conf:2: switch 'b' names switch 'c', which no line defines" in result.stderr
