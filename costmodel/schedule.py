@@ -1,9 +1,9 @@
 """Pipeline schedules in closed form: the bubble, and how many micro-batches are in flight on each rank.
 
-With even stages these are the published figures; with uneven ones the slowest stage paces the steady state and the
-others add their one pass of filling and draining. Sources: GPipe (arXiv 1811.06965), 1F1B and interleaving (Narayanan
-et al., arXiv 2104.04473, sections 2.2.1-2.2.2), ZB-H1 (Qi et al., arXiv 2401.10241, table 1), ZB-V (Qi et al., arXiv
-2405.15362, section 4), DualPipe (DeepSeek-V3, arXiv 2412.19437, table 2).
+With even stages these are the published figures, and what ``simulation`` measures; with uneven ones the slowest stage
+paces the steady state and the others add their one pass of filling and draining. Sources: GPipe (arXiv 1811.06965),
+1F1B and interleaving (Narayanan et al., arXiv 2104.04473, sections 2.2.1-2.2.2), ZB-H1 (Qi et al., arXiv 2401.10241,
+table 1), ZB-V (Qi et al., arXiv 2405.15362, section 4), DualPipe (DeepSeek-V3, arXiv 2412.19437, table 2).
 """
 
 from __future__ import annotations
@@ -18,15 +18,25 @@ def others_divisor(schedule: str, vpp: int) -> int | None:
     return {"gpipe": 1, "1f1b": 1, "interleaved": vpp}.get(schedule)
 
 
-def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: Array, repeats: Array) -> Array:
+def bubble_s(
+    schedule: str,
+    vpp: int,
+    forward: Array,
+    backward: Array,
+    weight: Array,
+    repeats: Array,
+    delay: Array | float = 0.0,
+) -> Array:
     """Idle seconds of the slowest rank in one step; inputs are seconds per micro-batch and rank, ``[rank, n]``.
 
-    ``repeats[rank]``: pipeline ranks that each row stands for (they sum to p).
+    ``repeats[rank]``: pipeline ranks that each row stands for (they sum to p). ``delay[n]``: seconds from one stage to
+    the next while the pipeline fills and drains. B is the data gradient (recomputation included) and W the weight
+    gradient. With even stages these are what ``simulation`` gives, to rounding:
 
-    gpipe, 1f1b: the other ranks' passes, (p-1)(F+B+W) if even. interleaved: the same over vpp. zb-h1: (p-1)(F+B-W).
-    zb-v: (p-1) max(F, B) of one of the rank's two chunks: the V has to fill. (The published zero counts each rank from
-    its own start to its own end, which takes optimizer steps that do not wait for each other.)
-    dualpipe: (p/2-1)(F+B+B-W) with F and B not overlapped; here B is the data gradient and W the weight gradient.
+    gpipe, 1f1b: the other ranks' passes, (p-1)(F+B+W). interleaved: the same over vpp; without slack where the
+    micro-batch group is pp, a message is waited for vpp times by every rank. zb-h1: (p-1)(F+B-W), published for W <= F,
+    B, and never below (p-1) max(F, B). zb-v: ``zb_v_bubble_s``. dualpipe: (p/2-1)(F + max(F, B) + max(0, B-W)) with F
+    and B not overlapped; published for F, W <= B as (p/2-1)(F&B + B - 3W), B the whole backward.
     """
     total = forward + backward + weight
     slow = np.argmax(total, axis=0)[None]
@@ -34,13 +44,40 @@ def bubble_s(schedule: str, vpp: int, forward: Array, backward: Array, weight: A
     pp = float(repeats.sum())
     divisor = others_divisor(schedule, vpp)
     if divisor is not None:
-        return np.asarray(others / divisor)
+        return np.asarray(others / divisor + 2.0 * (divisor * pp - 1.0) * delay)
     f, b, w = (np.take_along_axis(x, slow, axis=0)[0] for x in (forward, backward, weight))
     if schedule == "zb-h1":
-        return np.asarray(np.maximum(0.0, others - 2.0 * (repeats @ weight - w)))
+        others_f, others_b, others_w = (repeats @ x - y for x, y in ((forward, f), (backward, b), (weight, w)))
+        once = (pp - 1.0) * np.asarray(delay)
+        one_way = np.maximum(others_f, others_b) + once
+        return np.asarray(np.maximum(one_way, others_f + others_b - others_w + 2.0 * once))
     if schedule == "zb-v":
-        return np.asarray((pp - 1) * np.maximum(f, b) / 2.0)
-    return np.asarray(max(0.0, pp / 2.0 - 1.0) * np.maximum(0.0, f + 2.0 * b - w))
+        return zb_v_bubble_s(pp, f, b, w, delay)
+    fill = max(0.0, pp / 2.0 - 1.0)
+    hops = np.where(b >= w, 2.0 * pp - 2.0, 2.0 * pp - 2.0 - fill)
+    return np.asarray(fill * (f + np.maximum(f, b) + np.maximum(0.0, b - w)) + hops * delay)
+
+
+def zb_v_bubble_s(pp: float, forward: Array, backward: Array, weight: Array, delay: Array | float = 0.0) -> Array:
+    """Idle seconds of ZB-V, given those of a rank's two chunks together: the V has to fill.
+
+    (p-1) B of one chunk while W is between half of B and B, and F at most B. The other terms are the longest chains of
+    passes elsewhere (m >= 2p-1). The published zero (arXiv 2405.15362, section 4.4) counts each rank from its own start
+    to its own end, which takes optimizer steps that do not wait for each other, and F = B = W.
+    """
+    p, c = pp, np.asarray(delay)
+    f, b, w = (x / 2.0 for x in (forward, backward, weight))
+    chains = (
+        (p - 1) * b + (4 * p - 6) * c,
+        2 * (p - 1) * (b - w) + (5 * p - 7) * c,
+        b + (p - 2) * w + (3 * p - 4) * c,
+        f + (p - 2) * w + (3 * p - 5) * c,
+        (2 * p - 3) * f - (p - 2) * b + (2 * p - 3) * c,
+        (2 * p - 3) * f + b - 2 * (p - 1) * w + (3 * p - 4) * c,
+        2 * (p - 1) * f - (p - 1) * b - w + 2 * (p - 1) * c,
+        2 * (p - 1) * f - (2 * p - 1) * w + 3 * (p - 1) * c,
+    )
+    return np.asarray(np.max(chains, axis=0))
 
 
 def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array | Ints) -> Array:

@@ -41,11 +41,8 @@ def check_split(layers: Sequence[int], model: ModelSpec, pp: int, vpp: int) -> N
         )
 
 
-def chunk_counts(problem: Problem, pp: int, vpp: int, schedule: str, layers: Sequence[int] | None = None) -> Array:
-    """How many of each kind (layer kinds, embedding, head, MTP) each virtual stage holds: ``[vpp, pp, kinds + 3]``.
-
-    The first axis is a rank's chunk in the order a micro-batch visits them, the second the pipeline rank.
-    """
+def stage_counts(problem: Problem, pp: int, vpp: int, layers: Sequence[int] | None = None) -> Array:
+    """How many of each kind (layer kinds, embedding, head, MTP) each virtual stage holds: ``[pp·vpp, kinds + 3]``."""
     model = problem.model
     split = even_split(model.num_layers, pp * vpp) if layers is None else tuple(layers)
     kinds = len(model.kinds)
@@ -53,14 +50,23 @@ def chunk_counts(problem: Problem, pp: int, vpp: int, schedule: str, layers: Seq
     onehot[np.arange(1, model.num_layers + 1), model.layers] = 1.0
     running = np.cumsum(onehot, axis=0)
     edges = np.concatenate([[0], np.cumsum(split)])
-    ranks = np.array(chunk_ranks(pp, vpp, schedule))
-    turns = np.arange(pp * vpp) // pp
-    counts = np.zeros((vpp, pp, kinds + 3))
-    counts[turns, ranks, :kinds] = running[edges[1:]] - running[edges[:-1]]
-    counts[0, ranks[0], kinds] += 1.0
-    counts[-1, ranks[-1], kinds + 1] += 1.0
+    counts = np.zeros((pp * vpp, kinds + 3))
+    counts[:, :kinds] = running[edges[1:]] - running[edges[:-1]]
+    counts[0, kinds] += 1.0
+    counts[-1, kinds + 1] += 1.0
     if problem.workload.train_mtp:
-        counts[-1, ranks[-1], kinds + 2] += len(model.mtp)
+        counts[-1, kinds + 2] += len(model.mtp)
+    return counts
+
+
+def chunk_counts(problem: Problem, pp: int, vpp: int, schedule: str, layers: Sequence[int] | None = None) -> Array:
+    """``stage_counts`` by chunk and pipeline rank: ``[vpp, pp, kinds + 3]``.
+
+    The first axis is a rank's chunk in the order a micro-batch visits them, the second the pipeline rank.
+    """
+    stages = stage_counts(problem, pp, vpp, layers)
+    counts = np.zeros((vpp, pp, stages.shape[1]))
+    counts[np.arange(pp * vpp) // pp, np.array(chunk_ranks(pp, vpp, schedule))] = stages
     if schedule == "dualpipe":
         # Every rank holds a stage and its mirror image: two directions share the work (DeepSeek-V3, section 3.2.1).
         counts = counts + counts[:, ::-1]

@@ -11,67 +11,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .layers import PARTS, LayerTable
+from .group import FULL as FULL
+from .group import SELECTIVE as SELECTIVE
+from .group import Group as Group
+from .group import recompute_share as recompute_share
+from .layers import PARTS
 from .operators import stream_rate
 from .problem import Array, Ints, Problem
 from .schedule import bubble_s, in_flight, others_divisor
-from .strategy import Strategies, enum_code
-
-SELECTIVE, FULL = enum_code("recompute", "selective"), enum_code("recompute", "full")
+from .strategy import Strategies
 
 _OPTIMIZER_STATE_BYTES = {"adam": 8.0, "adam_bf16_moments": 4.0, "adam_8bit": 2.0, "muon": 4.0, "sgd": 4.0}
 """Moments per parameter: two FP32 for Adam, two BF16, two 8-bit, one FP32 for Muon and SGD with momentum."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Strategies that share pp, vpp, schedule and layer split; ``key[n]`` is their column of the layer table."""
-
-    problem: Problem
-    table: LayerTable
-    strategies: Strategies
-    key: Ints
-    counts: Array
-    """Kinds on each rank considered, ``[rank, kind]``."""
-    ranks: Ints
-    """Pipeline rank of each row of ``counts``."""
-    repeats: Array
-    """Pipeline ranks that each row stands for."""
-    pp: int
-    vpp: int
-    schedule: str
-    chunks: Array
-    """Kinds on each virtual stage, ``[vpp, pp, kind]``."""
-
-    def per_rank(self, rows: Array) -> Array:
-        """A table ``[kind, u]`` summed over each rank's layers: ``[rank, n]``."""
-        return np.take(self.counts @ rows, self.key, axis=1)
-
-    @property
-    def layer_rows(self) -> slice:
-        """Rows of the table that are transformer layers (what recomputation applies to)."""
-        return slice(0, self.table.embedding)
-
-    @property
-    def layers(self) -> Array:
-        """Transformer layers on each rank, ``[rank, 1]``; MTP layers count."""
-        both = self.counts[:, self.layer_rows].sum(axis=1) + self.counts[:, self.table.mtp]
-        return np.asarray(both[:, None])
-
-    @property
-    def share(self) -> float:
-        """Part of a rank's layers that one micro-batch passes through: half under DualPipe's two directions."""
-        return 0.5 if self.schedule == "dualpipe" else 1.0
-
-
-def recompute_share(group: Group, per_rank: Array | None = None) -> Array:
-    """Share of each rank's layers recomputed in full, ``[rank, n]``; ``per_rank`` overrides the strategies' number."""
-    s = group.strategies
-    wanted = np.where(s.recompute_layers < 0, np.inf, s.recompute_layers)[None, :]
-    if per_rank is not None:
-        wanted = per_rank[:, None].astype(np.float64)
-    share = np.minimum(wanted, group.layers) / np.maximum(group.layers, 1.0)
-    return np.where(s.recompute[None, :] == FULL, share, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +53,27 @@ def repeated_forward_s(group: Group) -> Array:
     return np.asarray(out)
 
 
-def load(group: Group, share: Array) -> Load:
-    """Work of one micro-batch on each rank; recomputation repeats the forward of ``share`` of the layers."""
-    t, half = group.table, group.share
-    forward = t.forward.sum(axis=0)
+def passes_s(group: Group, share: Array) -> tuple[Array, Array, Array, Array]:
+    """Seconds of forward, data gradient, weight gradient and recomputation of each row of ``counts``, ``[rank, n]``.
+
+    Recomputation repeats the forward of ``share`` of the layers. One micro-batch through everything a row holds.
+    """
+    t = group.table
     selective = group.per_rank(t.selective) * (group.strategies.recompute == SELECTIVE)
     again = group.per_rank(repeated_forward_s(group)) * share + selective
-    passes = [forward, t.backward.sum(axis=0), t.weight.sum(axis=0)]
-    parts = [half * group.per_rank(rows) for rows in passes]
+    forward, backward, weight = (group.per_rank(rows.sum(axis=0)) for rows in (t.forward, t.backward, t.weight))
+    return forward, backward, weight, again
+
+
+def load(group: Group, share: Array) -> Load:
+    """Work of one micro-batch on each rank; recomputation repeats the forward of ``share`` of the layers."""
+    t = group.table
+    *parts, again = (group.share * seconds for seconds in passes_s(group, share))
     base = np.sum(parts, axis=0)
-    longer = (base + half * again).max(axis=0) / base.max(axis=0)
-    stagger = np.take(stagger_s(group, np.sum(passes, axis=0)), group.key) * longer
-    return Load(parts[0], parts[1], parts[2], half * again, stagger)
+    longer = (base + again).max(axis=0) / base.max(axis=0)
+    passes = t.forward.sum(axis=0) + t.backward.sum(axis=0) + t.weight.sum(axis=0)
+    stagger = np.take(stagger_s(group, passes), group.key) * longer
+    return Load(parts[0], parts[1], parts[2], again, stagger)
 
 
 def stagger_s(group: Group, seconds: Array) -> Array:
@@ -131,18 +91,44 @@ def stagger_s(group: Group, seconds: Array) -> Array:
     return np.asarray(np.maximum(0.0, paced - (group.chunks.sum(axis=0) @ seconds).max(axis=0)))
 
 
-def pipeline_s(group: Group, work: Load) -> tuple[Array, Array, Ints]:
-    """Seconds in the pipeline without p2p: the slowest rank's work, the bubble, and that rank's row per strategy."""
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Seconds in the pipeline, ``[n]`` each: the slowest rank's work and idle time, and that rank's row."""
+
+    busy: Array
+    idle: Array
+    waits: Array
+    """Idle time added by what passes take besides their work."""
+    delays: Array
+    """Idle time added by messages that are hidden only in the steady state."""
+    slow: Ints
+
+
+def pipeline_s(group: Group, work: Load, wait: Array, delay: Array) -> Pipeline:
+    """Work and bubble of the slowest rank.
+
+    ``wait[n]``: seconds that each forward and backward pass of a chunk takes besides its work; ``delay[n]``: from one
+    stage to the next while the pipeline fills and drains.
+    """
     m = group.strategies.num_microbatches
     slow = np.argmax(work.total, axis=0)
     busy = m * np.take_along_axis(work.total, slow[None], axis=0)[0]
+    none = np.zeros_like(busy)
     if group.pp == 1:
-        return busy, np.zeros_like(busy), slow
-    backward = work.backward + work.recompute
-    idle = bubble_s(group.schedule, group.vpp, work.forward, backward, work.weight, group.repeats)
-    if group.schedule == "zb-h1":
-        idle = idle * max(0.0, 2.0 - group.problem.runtime.zb_pending)
-    return busy, idle + m * work.stagger, slow
+        return Pipeline(busy, none, none, none, slow)
+    left = max(0.0, 2.0 - group.problem.runtime.zb_pending) if group.schedule == "zb-h1" else 1.0
+
+    def idle_s(wait: Array | float, delay: Array | float) -> Array:
+        passes = (work.forward + group.vpp * wait, work.backward + work.recompute + group.vpp * wait, work.weight)
+        return left * bubble_s(group.schedule, group.vpp, *passes, group.repeats, delay)
+
+    idle = idle_s(0.0, 0.0)
+    if others_divisor(group.schedule, group.vpp) is not None:
+        waits = 2.0 * (group.pp - 1) * wait
+        delays = 2.0 * (group.vpp * group.pp - 1) * delay
+        return Pipeline(busy, idle + m * work.stagger, waits, delays, slow)
+    waited = idle_s(wait, 0.0)
+    return Pipeline(busy, idle, waited - idle, idle_s(wait, delay) - waited, slow)
 
 
 def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -160,24 +146,18 @@ def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Arr
     return (kept if how == "none" else sliced), (sliced if how == "both" else kept)
 
 
-def p2p_s(group: Group) -> tuple[Array, Array]:
-    """Mean seconds of a stage-boundary message, and what a step exposes of them.
-
-    In the steady state each rank waits for one message per pass and chunk, less what the framework hides; filling and
-    draining expose one per hop.
-    """
+def p2p_s(group: Group) -> Array:
+    """Mean seconds of a stage-boundary message, ``[n]``."""
     s, problem = group.strategies, group.problem
     if group.pp == 1:
-        return np.zeros(len(s)), np.zeros(len(s))
+        return np.zeros(len(s))
     first, inverse = s.distinct(("tp", "sp", "cp", "dp", "micro_batch_size"))
     few = s.take(first)
     forward, backward = boundary_messages(problem, few)
     one = message_s(problem, few, *forward)
     if backward is not forward:
         one = (one + message_s(problem, few, *backward)) / 2.0
-    one = one[inverse]
-    steady = 2.0 * s.num_microbatches * group.vpp * one * (1.0 - problem.runtime.pp_hidden)
-    return one, steady + 2.0 * (group.pp - 1) * one
+    return np.asarray(one[inverse])
 
 
 def message_s(problem: Problem, s: Strategies, nbytes: Array, gathered: Array) -> Array:
@@ -277,24 +257,36 @@ def gradient_times_each(group: Group, dense: Array, expert: Array) -> dict[str, 
 
 
 def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) -> Array:
-    """Seconds of data parallelism that nothing hides.
+    """Seconds of data parallelism that nothing hides, given the slowest rank's row, ``[n]``."""
+    at = slow[None]
+    f = np.take_along_axis(work.forward, at, axis=0)[0]
+    b = np.take_along_axis(work.total, at, axis=0)[0] - f
+    buckets = np.maximum(1.0, group.layers.max())
+    return np.asarray(sum(gradients_exposed(group, f, b, times, buckets).values()))
+
+
+def gradients_exposed(
+    group: Group, forward: Array, backward: Array, times: dict[str, Array], buckets: Array | float
+) -> dict[str, Array]:
+    """Seconds of data parallelism by phase that a rank with passes of ``forward`` and ``backward`` s does not hide.
 
     Buckets hide under the pass that produces or needs them: the last micro-batch's backward and the first one's forward
     (every micro-batch's under ZeRO 3). At least one bucket, a layer's worth, has nothing to hide under.
     """
     s, runtime = group.strategies, group.problem.runtime
-    at = slow[None]
-    f = np.take_along_axis(work.forward, at, axis=0)[0]
-    b = np.take_along_axis(work.total, at, axis=0)[0] - f
-    passes = np.where(s.zero >= (2 if runtime.fsdp else 3), s.num_microbatches, 1).astype(np.float64)
-    every = np.where(s.zero >= 2, s.num_microbatches, 1).astype(np.float64)
-    buckets = np.maximum(1.0, group.layers.max())
-    total = np.zeros(len(s))
-    for seconds, window, repeat in ((times["forward"], f, passes), (times["backward"], b, every)):
+    out: dict[str, Array] = {}
+    for phase, window in (("forward", forward), ("backward", backward)):
+        seconds, repeat = times[phase], np.where(repeats_gradients(group, phase), s.num_microbatches, 1)
         room = np.where(s.dp_overlap, runtime.dp_hidden * window * repeat, 0.0)
         hidden = np.minimum(room, seconds * (1.0 - 1.0 / buckets))
-        total = total + seconds - hidden + runtime.overlap_slowdown * hidden
-    return total
+        out[phase] = seconds - hidden + runtime.overlap_slowdown * hidden
+    return out
+
+
+def repeats_gradients(group: Group, phase: str) -> NDArray[np.bool_]:
+    """Whether the data parallel traffic of a phase comes with every micro-batch rather than once a step, ``[n]``."""
+    every = 2 if phase == "backward" or group.problem.runtime.fsdp else 3
+    return np.asarray(group.strategies.zero >= every)
 
 
 def hides_steadily(group: Group, shares: Array | float = 1.0) -> NDArray[np.bool_]:
@@ -430,6 +422,7 @@ class Totals:
     dense: Array
     expert: Array
     p2p: Array
+    """One message over a stage boundary."""
     gradients: dict[str, Array]
     tied: Array
 
@@ -444,28 +437,41 @@ def totals(group: Group, dense: Array, expert: Array) -> Totals:
     """Traffic of a step outside the layers, for parameters ``[rank, n]``."""
     most = np.argmax(dense + expert, axis=0)[None]
     d, e = (np.take_along_axis(x, most, axis=0)[0] for x in (dense, expert))
-    return Totals(d, e, p2p_s(group)[1], gradient_times(group, d, e), tied_embedding_s(group))
+    return Totals(d, e, p2p_s(group), gradient_times(group, d, e), tied_embedding_s(group))
 
 
 def step_s(group: Group, work: Load, rest: Totals) -> tuple[dict[str, Array], Ints]:
     """Seconds of one step by named part (they sum to the step time), and the slowest rank's row, ``[n]``."""
     s, runtime = group.strategies, group.problem.runtime
-    busy, bubble, slow = pipeline_s(group, work)
+    host, hidden = runtime.host_s_per_microbatch / 2.0, rest.p2p * runtime.pp_hidden
+    wait = pass_wait_s(group, rest.p2p)
+    pipe = pipeline_s(group, work, wait, hidden)
     m = s.num_microbatches.astype(np.float64)
-    again = m * np.take_along_axis(work.recompute, slow[None], axis=0)[0]
+    again = m * np.take_along_axis(work.recompute, pipe.slow[None], axis=0)[0]
     device, offload = optimizer_s(group, rest.dense, rest.expert)
+    passes = 2.0 * m * group.vpp + np.divide(pipe.waits, wait, out=np.zeros_like(wait), where=wait > 0.0)
     parts = {
-        "compute": busy - again,
+        "compute": pipe.busy - again,
         "recompute": again,
-        "pp_bubble": bubble,
-        "pp_comm": rest.p2p,
-        "dp_comm": dp_exposed_s(group, work, slow, rest.gradients) + rest.tied,
+        "pp_bubble": pipe.idle,
+        "pp_comm": passes * (rest.p2p - hidden) + pipe.delays,
+        "dp_comm": dp_exposed_s(group, work, pipe.slow, rest.gradients) + rest.tied,
         "optimizer": device,
         "offload": offload,
-        "host_per_microbatch": runtime.host_s_per_microbatch * (m * group.vpp + group.pp - 1),
+        "host_per_microbatch": passes * host,
         "fixed": np.full(len(s), runtime.fixed_s_per_step),
     }
-    return parts, slow
+    return parts, pipe.slow
+
+
+def pass_wait_s(group: Group, message: Array) -> Array:
+    """Seconds that a forward or backward pass of a chunk takes besides its work: its message and the host, ``[n]``.
+
+    Every pass waits for what its framework does not hide of a message, those at the ends of the model for the batch and
+    the loss.
+    """
+    runtime = group.problem.runtime
+    return np.asarray(message * (1.0 - runtime.pp_hidden) + runtime.host_s_per_microbatch / 2.0)
 
 
 def compute_parts(group: Group, slow: Ints) -> dict[str, Array]:
