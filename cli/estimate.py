@@ -32,7 +32,14 @@ def estimate(strategy: str, as_json: bool, **options: Any) -> None:
     from shardwise.search.planner import estimate as predict
 
     request = Request.read(**options)
-    answer = predict(request.model, request.cluster, request.workload, strategy, runtime=request.runtime)
+    answer = predict(
+        request.model,
+        request.cluster,
+        request.workload,
+        strategy,
+        runtime=request.runtime,
+        memory_margin=request.memory_margin,
+    )
     broken = [str(v) for v in get_launcher(request.launcher).violations(answer.problem, answer.strategy)]
     if as_json:
         print_json(_document(answer, request.launcher, broken))

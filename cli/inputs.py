@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ class Request:
 
     model: ModelSpec
     cluster: Cluster
+    """For ``gpus`` accelerators where that is one number."""
     workload: Workload
     runtime: Runtime
     launcher: str
@@ -35,6 +37,9 @@ class Request:
     """What ``--launcher`` said."""
     named_runtime: Runtime | None
     """What ``--runtime`` said."""
+    gpus: int | Sequence[int]
+    dtypes: tuple[str, ...]
+    memory_margin: float
 
     @classmethod
     def read(
@@ -42,27 +47,30 @@ class Request:
         *,
         model: str,
         cluster: str,
-        gpus: int,
+        gpus: int | Sequence[int],
         global_batch: int,
         seq_len: int,
         launcher: str | None,
         runtime: str | None,
-        dtype: str,
+        dtype: str | tuple[str, ...],
         optimizer: str,
         expert_imbalance: float,
         mtp: bool,
+        memory_margin: float | None,
     ) -> Request:
         """Read every file that the options name, the cheap checks first."""
+        from shardwise.costmodel.problem import MEMORY_MARGIN
         from shardwise.costmodel.runtime import load_runtime
         from shardwise.costmodel.workload import Workload
         from shardwise.hardware_profiles.load_cluster import load_cluster
         from shardwise.launchers.base import get_launcher
         from shardwise.launchers.choice import choose_launcher
 
+        dtypes = (dtype,) if isinstance(dtype, str) else dtype
         workload = Workload(
             global_batch_size=global_batch,
             sequence_length=seq_len,
-            dtype=dtype,
+            dtype=dtypes[0],
             optimizer=optimizer,
             expert_imbalance=expert_imbalance,
             train_mtp=mtp,
@@ -70,9 +78,20 @@ class Request:
         named = load_runtime(runtime) if runtime is not None else None
         if launcher is not None:
             get_launcher(launcher)
-        spec, machines = read_model(model), load_cluster(cluster, gpus)
+        spec, machines = read_model(model), load_cluster(cluster, gpus if isinstance(gpus, int) else None)
         choice = choose_launcher(spec, machines, workload, launcher, named)
-        return cls(spec, machines, workload, choice.runtime, choice.launcher.name, launcher, named)
+        return cls(
+            spec,
+            machines,
+            workload,
+            choice.runtime,
+            choice.launcher.name,
+            launcher,
+            named,
+            gpus,
+            dtypes,
+            MEMORY_MARGIN if memory_margin is None else memory_margin,
+        )
 
 
 def read_model(text: str) -> ModelSpec:

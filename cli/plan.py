@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.search.objective import Objective
 
 from .failures import say_warning
 from .inputs import Request
-from .options import integer, json_option, problem_options, read_wishes, seconds
+from .options import cases_options, integer, json_option, objective_options, read_wishes, seconds
 from .output import console, prepare_folder, print_json, to_json, write_files
 from .progress import progress_on_terminal
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@problem_options
+@cases_options
+@objective_options
 @click.option(
     "--pin", multiple=True, metavar="KEY=VALUE", help="Fix a dimension: tp=8, or a choice: tp=4|8. Repeatable."
 )
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write launch files and plan.json into DIR."
 )
 @json_option
+@click.pass_context
 def plan(
+    context: click.Context,
+    /,
     pin: tuple[str, ...],
     ban: tuple[str, ...],
     least: tuple[str, ...],
@@ -45,7 +50,7 @@ def plan(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Find the parallel layout with the shortest step that fits in memory.
+    """Find the parallel layout that fits in memory and has the shortest step, or is best by another objective.
 
     Exit code 2: an input cannot be used. Exit code 3: nothing fits; the message says what binds and what would help.
     """
@@ -57,12 +62,14 @@ def plan(
         "least": read_wishes("--min", least),
         "most": read_wishes("--max", most),
     }
+    chosen = context.get_parameter_source("objective") is not click.core.ParameterSource.DEFAULT
+    objective = _objective(chosen, options)
     search = {name: options.pop(name) for name in ("top", "time_limit", "refine", "seed")}
     request = Request.read(**options)
     if out is not None:
         prepare_folder(out)
     try:
-        answer = _search(request, wishes, **search)
+        answer = _search(request, wishes, objective, **search)
     except NothingFitsError as error:
         _refuse_contradictions(request, wishes["pins"], error)
         if as_json:
@@ -71,9 +78,30 @@ def plan(
     _show(answer, out, as_json)
 
 
+def _objective(chosen: bool, options: dict[str, Any]) -> Objective:
+    """The objective and its limits, taken out of the options. Raises InputError in the options' words."""
+    name, gpus = options.pop("objective"), options["gpus"]
+    if isinstance(gpus, tuple) and not chosen:
+        listed = ",".join(map(str, gpus))
+        raise InputError(f"--gpus {listed[:40]} names {len(gpus)} counts: say by which --objective to choose")
+    limits = {key: options.pop(key) for key in ("max_step_time", "tokens", "deadline", "price_per_gpu_hour")}
+    if limits["deadline"] is not None and limits["tokens"] is None:
+        raise InputError("--deadline says when a run must end: give its --tokens too")
+    if name == "fewest-gpus" and limits["max_step_time"] is None and limits["deadline"] is None:
+        raise InputError("--objective fewest-gpus needs a limit: --max-step-time, or --tokens with --deadline")
+    return Objective(
+        name,
+        max_step_time_s=limits["max_step_time"],
+        tokens=limits["tokens"],
+        deadline_s=limits["deadline"],
+        price_usd_per_gpu_hour=limits["price_per_gpu_hour"],
+    )
+
+
 def _search(
     request: Request,
     wishes: dict[str, dict[str, str]],
+    objective: Objective,
     *,
     top: int,
     time_limit: float | None,
@@ -88,6 +116,10 @@ def _search(
             request.model,
             request.cluster,
             request.workload,
+            num_gpus=request.gpus,
+            dtypes=request.dtypes,
+            objective=objective,
+            memory_margin=request.memory_margin,
             runtime=request.named_runtime,
             launcher=request.named_launcher,
             pins=wishes["pins"],
@@ -104,7 +136,7 @@ def _search(
 
 def _refuse_contradictions(request: Request, pins: dict[str, str], error: NothingFitsError) -> None:
     """A request that no memory would satisfy is bad input, not an infeasible plan. Raises InputError for it."""
-    if error.closest is not None:
+    if error.closest is not None or not isinstance(request.gpus, int):
         return
     if pins and "dp" not in pins and not any("|" in value for value in pins.values()):
         from shardwise.search.planner import estimate

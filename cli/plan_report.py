@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import words
+from .goal_report import print_goal
 from .report import (
     line,
     new_table,
@@ -39,6 +40,7 @@ def print_plan(out: Console, plan: Plan) -> None:
     print_problem(out, plan.problem)
     print_headline(out, plan.estimate, "recommended")
     text_line(out, f"  {'limit':<14}  {plan.binding.message}")
+    print_goal(out, plan)
     out.print()
     for part in (print_time, print_memory, print_traffic_table):
         part(out, plan.estimate)

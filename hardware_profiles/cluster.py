@@ -70,6 +70,8 @@ class Cluster:
     aliases: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     """What the profile assumes for want of a source, one sentence each."""
+    price_usd_per_gpu_hour: float | None = None
+    """Dollars for one accelerator and hour; no shipped profile states one."""
 
     @property
     def node_size(self) -> int:

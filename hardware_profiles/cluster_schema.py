@@ -60,6 +60,12 @@ class Bytes(_Sourced):
     value: Annotated[float, Field(gt=0.0, le=1e15)]
 
 
+class Price(_Sourced):
+    """US dollars, above 0."""
+
+    value: Annotated[float, Field(gt=0.0, le=1e6)]
+
+
 class KindFile(_Sourced):
     """How one collective kind runs on a link technology; ``origin`` and ``source`` hold for the whole line."""
 
@@ -102,6 +108,7 @@ class SystemFile(_Strict):
     accelerator: Text = Field(description="name or alias of an accelerator profile, or the path of one")
     gpus_per_node: Size = Field(description="accelerators under one operating system")
     host_memory_bytes_per_gpu: Bytes
+    price_usd_per_gpu_hour: Price | None = Field(None, description="US dollars for one accelerator and hour")
     tiers: Annotated[list[TierFile], Field(min_length=1, max_length=8)] = Field(description="innermost first")
     num_gpus: Size | None = Field(None, description="accelerators of a job when none is asked for; default: all")
     assumptions: list[Text] = Field(default_factory=list, description="what is assumed for want of a source")

@@ -156,6 +156,7 @@ def _build(path: Path, file: SystemFile) -> Cluster:
         gpus_per_node=file.gpus_per_node.value,
         aliases=tuple(file.aliases),
         assumptions=tuple(file.assumptions),
+        price_usd_per_gpu_hour=None if file.price_usd_per_gpu_hour is None else file.price_usd_per_gpu_hour.value,
     )
     if file.num_gpus is None:
         return cluster

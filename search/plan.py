@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.problem import Problem
@@ -11,6 +11,9 @@ from shardwise.costmodel.strategy import Strategy
 from shardwise.launchers.base import LaunchSettings, get_launcher
 
 from .proof import Proof
+
+if TYPE_CHECKING:
+    from .goal import Goal
 
 SCHEMA_VERSION = 1
 """Of ``Plan.as_dict``: raised when a key changes its meaning or goes away."""
@@ -100,6 +103,8 @@ class Plan:
 
     estimate: Estimate
     launcher: str
+    goal: Goal
+    """What the objective makes of the plan, and of the other GPU counts and precisions asked about."""
     alternatives: tuple[Estimate, ...]
     """Runners-up with another mesh or micro-batch, best first; the plan itself is not among them."""
     pareto: tuple[ParetoPoint, ...]
@@ -138,6 +143,7 @@ class Plan:
             "schema_version": SCHEMA_VERSION,
             **self.estimate.as_dict(),
             "launcher": self.launcher,
+            "goal": self.goal.as_dict(),
             "proof": self.proof.as_dict(),
             "binding": self.binding.as_dict(),
             "why": [n.as_dict() for n in self.why],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.estimate import estimate as predict
 from shardwise.costmodel.model import ModelSpec
-from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.problem import MEMORY_MARGIN, Problem
 from shardwise.costmodel.runtime import Runtime
 from shardwise.costmodel.strategy import Strategy, parse_settings
 from shardwise.costmodel.workload import Workload
@@ -21,14 +21,15 @@ from shardwise.launchers.base import universal_rules
 from shardwise.launchers.choice import Choice, choose_launcher
 from shardwise.launchers.rule import violations
 
+from .cases import Case, NumGpus, Selection, gpu_counts
 from .constraints import Constraints, Wish
-from .exact import Found, Progress, search, with_split
-from .infeasible import explain
+from .exact import Found, Progress, with_split
+from .goal import Goal, decide
+from .objective import Objective
 from .plan import Plan
 from .pool import Pool, frontier, runners_up
 from .proof import Clock
 from .refine import DEFAULT_TRIALS, refine
-from .space import Space
 from .why import binding, reasons
 
 Wishes = Mapping[str, Wish]
@@ -39,9 +40,12 @@ def plan(
     cluster: Cluster | str | Path,
     workload: Workload,
     *,
-    num_gpus: int | None = None,
+    num_gpus: NumGpus | None = None,
     runtime: Runtime | str | Path | None = None,
     launcher: str | None = None,
+    objective: Objective | str = "step-time",
+    dtypes: Sequence[str] = (),
+    memory_margin: float = MEMORY_MARGIN,
     pins: Wishes | None = None,
     bans: Wishes | None = None,
     least: Wishes | None = None,
@@ -53,33 +57,61 @@ def plan(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Plan:
-    """The strategy with the shortest predicted step that fits in memory, with proof and explanation.
+    """The strategy that is best by an objective and fits in memory, with proof and explanation.
 
     ``model`` is a ``ModelSpec``, a Hugging Face ``config.json`` or a preset's name; ``cluster`` a ``Cluster`` or a
-    profile, for ``num_gpus`` accelerators. ``launcher`` defaults to the first that can express the model, ``runtime``
-    to the launcher's. ``pins`` fix dimensions (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least``
-    and ``most`` are limits. ``top`` counts the plan and its runners-up. Without ``time_limit_s`` the answer is the same
-    on any machine. ``refine_trials`` variations are tried by Optuna beyond the proven space (0: none), in memory or in
-    ``storage``, an Optuna storage URL.
+    profile, for ``num_gpus`` accelerators: a number, several, or a ``range``, of which whole nodes count. ``launcher``
+    defaults to the first that can express the model, ``runtime`` to the launcher's. ``objective``: one of
+    ``OBJECTIVES`` or an ``Objective`` with its limits and price. ``dtypes`` may replace the workload's dtype by several
+    to choose from. ``memory_margin`` is the share of the device's memory to leave free. ``pins`` fix dimensions
+    (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least`` and ``most`` are limits. ``top`` counts the
+    plan and its runners-up. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials``
+    variations are tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage
+    URL.
 
     Raises:
         InputError: an input that cannot be used.
         NothingFitsError: an ``InfeasibleError`` that says what binds and which changes help.
     """
-    problem, choice = read_problem(model, cluster, workload, num_gpus=num_gpus, runtime=runtime, launcher=launcher)
-    choice.launcher.check_model(problem)
+    wanted = Objective.of(objective)
+    cases = read_cases(model, cluster, workload, num_gpus, dtypes, memory_margin, runtime=runtime, launcher=launcher)
+    for case in cases:
+        case.choice.launcher.check_model(case.problem)
     if top < 1:
         raise InputError(f"top = {top}: expected 1 or more")
     wishes = Constraints.of(pins, bans, least, most)
     clock = Clock(time_limit_s)
-    found = search(Space(problem, choice.launcher, wishes), clock, progress=progress)
-    if found.best is None:
-        raise explain(found)
-    answer = _explained(found, clock, top, refine_trials, seed, storage)
-    return replace(answer, assumptions=(choice.reason, *answer.assumptions)) if choice.reason else answer
+    chosen, found = decide(cases, wanted, wishes, clock, progress)
+    answer = _explained(chosen, found, clock, top, refine_trials, seed, storage)
+    reason = chosen.case.choice.reason
+    return replace(answer, assumptions=(reason, *answer.assumptions)) if reason else answer
 
 
-def _explained(found: Found, clock: Clock, top: int, trials: int, seed: int, storage: str | None) -> Plan:
+def read_cases(
+    model: ModelSpec | str | Path,
+    cluster: Cluster | str | Path,
+    workload: Workload,
+    num_gpus: NumGpus | None,
+    dtypes: Sequence[str],
+    memory_margin: float,
+    *,
+    runtime: Runtime | str | Path | None,
+    launcher: str | None,
+) -> list[Case]:
+    """Every GPU count with every precision, as problems, ascending. Raises InputError."""
+    cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    counts = gpu_counts(num_gpus, cluster)
+    named = (dtypes,) if isinstance(dtypes, str) else tuple(dict.fromkeys(dtypes)) or (workload.dtype,)
+    works = [replace(workload, dtype=dtype) for dtype in named]
+    sizes = [cluster if count == cluster.num_gpus else cluster.with_num_gpus(count) for count in counts]
+    read = [read_problem(model, sizes[0], work, num_gpus=None, runtime=runtime, launcher=launcher) for work in works]
+    kept = [(replace(problem, memory_margin=memory_margin), choice) for problem, choice in read]
+    return [Case(replace(problem, cluster=size), choice) for size in sizes for problem, choice in kept]
+
+
+def _explained(
+    chosen: Selection, found: Found, clock: Clock, top: int, trials: int, seed: int, storage: str | None
+) -> Plan:
     """Everything about a finished search that a person wants to know."""
     problem, best = found.problem, found.best
     assert best is not None
@@ -95,6 +127,7 @@ def _explained(found: Found, clock: Clock, top: int, trials: int, seed: int, sto
     return Plan(
         estimate=answer,
         launcher=found.space.launcher.name,
+        goal=Goal.of(chosen, answer),
         alternatives=tuple(others),
         pareto=frontier(found, pool, answer),
         proof=proof,
@@ -113,6 +146,7 @@ def estimate(
     *,
     num_gpus: int | None = None,
     runtime: Runtime | str | Path | None = None,
+    memory_margin: float = MEMORY_MARGIN,
 ) -> Estimate:
     """The prediction for one strategy: a ``Strategy``, or settings such as ``"tp=8,pp=4,mbs=1,sp=on"``.
 
@@ -120,6 +154,7 @@ def estimate(
     the number of micro-batches follow from the cluster and the batch. Raises InputError naming what a strategy breaks.
     """
     problem, _ = read_problem(model, cluster, workload, num_gpus=num_gpus, runtime=runtime)
+    problem = replace(problem, memory_margin=memory_margin)
     whole = strategy if isinstance(strategy, Strategy) else complete(problem, strategy)
     broken = violations(problem, whole, universal_rules())
     if broken:

@@ -21,6 +21,7 @@ _HOMES = {
     "InputError": "hardware_profiles.errors",
     "ModelSpec": "costmodel.model",
     "NothingFitsError": "search.infeasible",
+    "Objective": "search.objective",
     "Plan": "search.plan",
     "Problem": "costmodel.problem",
     "Proof": "search.proof",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from shardwise.hardware_profiles.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError
     from shardwise.hardware_profiles.load_cluster import load_cluster
     from shardwise.search.infeasible import NothingFitsError
+    from shardwise.search.objective import Objective
     from shardwise.search.plan import Plan
     from shardwise.search.planner import estimate, plan
     from shardwise.search.proof import Proof
@@ -57,6 +59,7 @@ __all__ = [
     "InputError",
     "ModelSpec",
     "NothingFitsError",
+    "Objective",
     "Plan",
     "Problem",
     "Proof",

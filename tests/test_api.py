@@ -17,6 +17,7 @@ NAMES = [
     "InputError",
     "ModelSpec",
     "NothingFitsError",
+    "Objective",
     "Plan",
     "Problem",
     "Proof",
