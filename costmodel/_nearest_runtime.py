@@ -105,7 +105,8 @@ def nearest_runtime(
     for family in (*named, *heirs, *_by_device(accelerator, dtype, sharded)):
         profiles = [p for p in family.profiles if p not in struck and runs_on(p, accelerator)]
         if profiles:
-            return _release(profiles, software, accelerator, dtype, mixture)
+            release = _version(software or "") if family in named or family in heirs else ()
+            return _release(profiles, release, accelerator, dtype, mixture)
     return "megatron-core"
 
 
@@ -127,12 +128,11 @@ def _by_device(accelerator: Accelerator, dtype: str | None, sharded: bool) -> li
 
 
 def _release(
-    profiles: list[str], software: str | None, accelerator: Accelerator, dtype: str | None, mixture: bool
+    profiles: list[str], wanted: tuple[int, ...], accelerator: Accelerator, dtype: str | None, mixture: bool
 ) -> str:
     """The profile of a family: the latest release that is not later than the stated one, or what fits the device."""
-    wanted = _version(software or "")
     if wanted:
-        dated = [p for p in profiles if _version(p)]
+        dated = [p for p in profiles if len(_version(p)) > 0 and (_version(p)[0] > 1000) == (wanted[0] > 1000)]
         earlier = [p for p in dated if _version(p) <= wanted]
         if dated:
             return earlier[-1] if earlier else dated[0]

@@ -43,6 +43,8 @@ CHOICES: tuple[Choice, ...] = (
         for release in ("megatron-bridge-26.06", "megatron-bridge-26.06.01", "megatron-bridge-26.08")
     ),
     Choice("torchtitan-2025", software="torchtitan", gpu="B200", why="B200 needs PyTorch 2.7 or later"),
+    Choice("torchtitan-2025", software="torchtitan", gpu="MI300X", why="its float8 on MI300X is of 2025"),
+    Choice("torchtitan-2025", software="torchtitan", title="Trainy"),
     Choice("hagemann", title="Efficient Parallelization Layouts", notes=r"flash_attention2 \+ RMS"),
     Choice("hagemann-fa2", title="Efficient Parallelization Layouts", notes=r"kernel: flash_attention2;"),
     Choice("hagemann-fa1", title="Efficient Parallelization Layouts", notes=r"kernel: flash_attention(v1|;)"),

@@ -65,7 +65,6 @@ def gather_facts(
     step, gigabytes = _positive(row.get("step_time_s")), _positive(measured.get("peak_memory_gb"))
     group = str(row.get("group") or row["id"])
     memory_kind = str(row.get("memory_kind") or "not stated")
-    unit = float(1 << 30) if "GiB" in memory_kind else 1e9
     peak_flops = problem.cluster.accelerator.peak_flops.get(problem.gemm_dtype)
     useful = _training_flops(problem.model, problem.workload.sequence_length) * problem.workload.tokens_per_step
     again = 4.0 / 3.0 if inputs.strategy.recompute == "full" else 1.0
@@ -83,7 +82,7 @@ def gather_facts(
         suspect=row.get("suspect"),
         measured_s=step,
         predicted_s=float(seconds or 0.0),
-        measured_bytes=gigabytes * unit if gigabytes else None,
+        measured_bytes=gigabytes * 1e9 if gigabytes else None,
         memory_kind=memory_kind,
         predicted_bytes=float(peak or 0.0),
         oom=measured.get("oom") if isinstance(measured.get("oom"), bool) else None,

@@ -281,13 +281,14 @@ def _mixer_saved(problem: Problem, mixer: Mixer, g: Geometry) -> Array:
     total = (a + q) * latent * g.sharded_tokens
     if mixer.core is None:
         return total
-    # Queries, keys, values and the output; in FP8 the output projection keeps its own one-byte copy.
+    # Queries, keys, values and the output; in FP8 the output projection keeps its own one-byte copy. Scans keep their
+    # gate, too, and the output projection reads a gated norm's output (the fused scan convolves again in backward).
     copies = a * core_width(mixer.core)
-    output = [op.in_features for op in mixer.linears if op.split is Split.ROW]
-    if q < a:
-        copies += q * sum(output)
+    output = sum(op.in_features for op in mixer.linears if op.split is Split.ROW)
     if isinstance(mixer.core, RecurrentCore):
-        copies += a * (mixer.core.conv_channels + sum(output))
+        copies += a * mixer.core.num_heads * mixer.core.value_dim + q * output
+    elif q < a:
+        copies += q * output
     total = total + copies / tp * g.tokens
     return total + score_bytes(problem, mixer.core, g)
 

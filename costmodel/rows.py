@@ -89,7 +89,7 @@ class RowReader:
         model = self._model(row, notes)
         cluster = row_cluster(row, notes)
         runtime = row_runtime(row, cluster.accelerator, notes, struck)
-        workload = row_workload(row, notes)
+        workload = row_workload(row, notes, runtime.launcher)
         strategy = row_strategy(row, model, cluster, runtime, notes)
         _check_batch(strategy, cluster, workload)
         return RowInputs(str(row["id"]), self._problem(model, cluster, workload, runtime), strategy, tuple(notes))
@@ -119,7 +119,11 @@ def lacking_section(row: Mapping[str, Any]) -> str | None:
     return next(lacking, None) or wrong_kind(row)
 
 
-def row_workload(row: Mapping[str, Any], notes: list[str]) -> Workload:
+BF16_MOMENTS = r"^(DeepSeek-V3|Moonlight)"
+"""Models whose recipes in Megatron-Bridge take the precision-aware optimizer with BF16 moments."""
+
+
+def row_workload(row: Mapping[str, Any], notes: list[str], launcher: str = "") -> Workload:
     """Batch, sequence and precision of a row. Raises RowSkippedError."""
     parallel = row["parallel"]
     batch, sequence = parallel.get("global_batch_size_seqs"), row["model"].get("seq_len")
@@ -140,6 +144,9 @@ def row_workload(row: Mapping[str, Any], notes: list[str]) -> Workload:
         optimizer = "adam_8bit"
     elif re.search(r"bf16 moments", text):
         optimizer = "adam_bf16_moments"
+    elif launcher == "megatron-bridge" and re.search(BF16_MOMENTS, str(row["model"].get("name"))):
+        optimizer = "adam_bf16_moments"
+        notes.append("Adam's moments are not stated: BF16, as in NVIDIA's recipes for this model")
     if row["model"].get("moe"):
         notes.append("tokens are taken to be spread evenly over the experts")
     try:

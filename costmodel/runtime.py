@@ -119,7 +119,9 @@ class Runtime(BaseModel):
 
     # Memory
     context_bytes: NonNegative
-    """Driver context, libraries and workspaces, outside the allocator."""
+    """Driver context, libraries and workspaces."""
+    allocator_workspace_bytes: NonNegative = 0.0
+    """Of these, what the framework's allocator hands out: an allocator peak counts it."""
     communicator_bytes: NonNegative
     """Buffers per communicator a rank belongs to."""
     fragmentation: NonNegative

@@ -195,21 +195,35 @@ NOT_COUNTED = {
 }
 """Parts of the predicted peak that a kind of measurement does not see, by how ``memory_kind`` starts."""
 
+MEGATRON_LAUNCHERS = frozenset({"megatron", "megatron-bridge", "nemo"})
+"""Their training log is written by the last rank."""
+
+
+LOGGED_BY = (("rank-0", 0), ("last global rank", -1))
+"""Which pipeline rank a row's remark says its memory was read on."""
+
 
 def _as_measured(entry: ReadRow, own: RowInputs, peak: float) -> tuple[float, tuple[str, ...]]:
     """The predicted peak in the terms in which the row's own was measured, and the assumption that says so."""
     measured = entry.row.get("measured")
     if not isinstance(measured, Mapping) or not measured.get("peak_memory_gb"):
         return peak, ()
-    kind = str(entry.row.get("memory_kind") or "")
-    if kind == "not stated" and own.problem.runtime.launcher == "megatron":
+    kind, launcher = str(entry.row.get("memory_kind") or ""), own.problem.runtime.launcher
+    rank = next((rank for words, rank in LOGGED_BY if words in str(entry.row.get("remark") or "")), None)
+    if rank is None and kind.startswith("allocator peak") and launcher in MEGATRON_LAUNCHERS:
+        rank = -1
+    if kind == "not stated" and launcher == "megatron":
         kind = "allocator peak (not stated: what Megatron-LM's log prints)"
     unseen = next((parts for start, parts in NOT_COUNTED.items() if kind.startswith(start)), ())
-    if not unseen:
+    if not unseen and rank is None:
         return peak, ()
-    parts = estimate(own.problem, own.strategy).memory_parts_bytes
-    left_out = sum(parts.get(name, 0.0) for name in unseen)
-    return peak - left_out, (f"peak memory is counted as {kind}: without {', '.join(unseen)}",)
+    by_rank = estimate(own.problem, own.strategy).memory_parts_by_rank
+    handed_out = own.problem.runtime.allocator_workspace_bytes if "context" in unseen else 0.0
+    seen = [handed_out + sum(size for name, size in parts.items() if name not in unseen) for parts in by_rank]
+    notes = (f"peak memory is counted as {kind}: without {', '.join(unseen)}",) if unseen else ()
+    if rank is None:
+        return max(seen), notes
+    return seen[rank], (*notes, f"peak memory of the {'last' if rank else 'first'} pipeline rank, where it was read")
 
 
 def report_markdown(validation: Validation) -> str:

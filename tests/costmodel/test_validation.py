@@ -121,6 +121,35 @@ def test_an_empty_file_has_no_rows(tmp_path: Path):
     report_markdown(validation)
 
 
+def memory_row(**changes: Any) -> dict[str, Any]:
+    """A pipelined row of the subset with a memory figure."""
+    rows = [json.loads(line) for line in SUBSET.read_text(encoding="utf-8").splitlines()]
+    row = next(r for r in rows if (r["parallel"]["pp"] or 1) > 1 and r["software"] == "nemo-dgxc-24.11.1")
+    row["measured"]["peak_memory_gb"] = 50.0
+    return {**row, "memory_kind": "allocator peak", **changes}
+
+
+def predicted_bytes(tmp_path: Path, **changes: Any) -> float:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps(memory_row(**changes)), encoding="utf-8")
+    peak = validate_rows(path).rows[0].predicted_peak_memory_bytes
+    assert peak is not None
+    return peak
+
+
+def test_gigabytes_are_decimal_whatever_the_source_counted_in(tmp_path: Path):
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps(memory_row(memory_kind="allocator reserved, GiB")), encoding="utf-8")
+    assert validate_rows(path).facts[0].measured_bytes == 50.0e9
+
+
+def test_memory_is_that_of_the_rank_that_logged_it(tmp_path: Path):
+    last = predicted_bytes(tmp_path, remark="read on the logging rank (last global rank)")
+    assert predicted_bytes(tmp_path, remark="rank-0 max allocated") > last
+    assert predicted_bytes(tmp_path, remark=None) == last  # the training log is the last rank's
+    assert predicted_bytes(tmp_path, memory_kind="device total (nvidia-smi)", remark=None) > last
+
+
 def test_kendall_by_hand():
     assert kendall(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])) == 1.0
     assert kendall(np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0])) == -1.0
