@@ -185,10 +185,21 @@ class _Script:
             return _split(value)
         if name in self._given:
             return []
+        value = self._without_itself(name, value)
         # Inside a branch, or assigned twice, only the shell knows which value holds.
         known = self._depth == 0 and self._variables.get(name, value) == value
         self._variables[name] = value if known else None
         return []
+
+    def _without_itself(self, name: str, value: str) -> str:
+        """``TP=${TP:-8}`` leaves the variable as it was before, or takes the default."""
+
+        def before(match: re.Match[str]) -> str:
+            if match.group(1) != name or match.group(2) is None:
+                return match.group(0)
+            return self._variables.get(name) or match.group(2)
+
+        return _REFERENCE.sub(before, value)
 
     def _expand(self, word: str) -> str:
         for _ in range(8):

@@ -70,7 +70,9 @@ class FlagReader:
     def where(self, name: str) -> str:
         """The flag as the file spells it, for messages."""
         found = self._flags.get(name)
-        return f"--{name}" if found is None else str(option(*found))
+        if found is None:
+            return f"{self._all[0][0] if self._all else 'the launch file'}: --{name} is missing"
+        return str(option(*found))
 
     def fail(self, name: str, expected: str) -> InputError:
         """The error of a value that cannot be used."""

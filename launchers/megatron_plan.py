@@ -49,7 +49,7 @@ def parallel_arguments(problem: Problem, s: Strategy) -> Args:
 
 
 def placement_arguments(problem: Problem, s: Strategy) -> Args:
-    """The simplest spelling of the layer split: nothing, two counts, or a full layout."""
+    """The simplest spelling of the layer split: nothing, counts or switches for the ends, or a full layout."""
     split = layer_split(problem, s)
     even = len(set(split)) == 1
     if s.pp == 1 or (even and s.vpp == 1):
@@ -59,8 +59,22 @@ def placement_arguments(problem: Problem, s: Strategy) -> Args:
     if s.vpp == 1 and split[0] and split[-1] and len(set(split[1:-1])) <= 1 and 0 not in split:
         first, last = str(split[0]), str(split[-1])
         return ["--decoder-first-pipeline-num-layers", first, "--decoder-last-pipeline-num-layers", last]
+    ends = _ends_that_count(split)
+    if ends:
+        return [*ends, *(["--num-virtual-stages-per-pipeline-rank", str(s.vpp)] if s.vpp > 1 else [])]
     mtp = len(problem.model.mtp) if problem.workload.train_mtp else 0
     return ["--pipeline-model-parallel-layout", layout_string(split, mtp)]
+
+
+def _ends_that_count(split: Sequence[int]) -> Args:
+    """The switches that take the embedding, the loss or both for a layer, where that gives the split; else nothing."""
+    counted = {
+        "--account-for-embedding-in-pipeline-split": split[0] + 1 == split[1],
+        "--account-for-loss-in-pipeline-split": split[-1] + 1 == split[-2],
+    }
+    first, last = counted.values()
+    padded = [split[0] + first, *split[1:-1], split[-1] + last]
+    return [flag for flag, on in counted.items() if on] if len(set(padded)) == 1 else []
 
 
 def layout_string(split: Sequence[int], mtp_layers: int = 0) -> str:

@@ -136,8 +136,8 @@ def _pipeline_rules() -> tuple[Rule, ...]:
              lambda p, s: (s.recompute != _FULL) | (s.recompute_layers != 0)),
         # parser: one --recompute-num-layers for every stage.
         Rule("recompute-one-number", "Megatron takes one number of recomputed layers per model chunk for all pipeline "
-             "ranks; recompute_per_stage = {recompute_per_stage} cannot be written that way", everything,
-             _recompute_expressible),
+             "ranks; recompute_layers = {recompute_layers} and recompute_per_stage = {recompute_per_stage} cannot be "
+             "written that way for layers_per_stage = {layers_per_stage}", everything, _recompute_expressible),
     )  # fmt: skip
 
 
@@ -167,10 +167,15 @@ def layer_split(problem: Problem, strategy: Strategy) -> tuple[int, ...]:
 
 
 def _recompute_expressible(problem: Problem, s: Strategy) -> bool:
-    if s.recompute_per_stage is None or s.recompute != "full" or len(s.recompute_per_stage) != s.pp:
-        return True
     split = layer_split(problem, s)
-    return len(split) != s.pp * s.vpp or recompute_per_chunk(problem, s, split) is not None
+    if s.recompute != "full" or len(split) != s.pp * s.vpp:
+        return True
+    if s.recompute_per_stage is None:
+        # Chunks of unequal size: one with fewer layers than the number recomputes fewer.
+        each = max(s.recompute_layers, 0) // s.vpp
+        chunks = [split[rank :: s.pp] for rank in range(s.pp)]
+        return all(sum(min(each, n) for n in c) == min(each * s.vpp, sum(c)) for c in chunks)
+    return len(s.recompute_per_stage) != s.pp or recompute_per_chunk(problem, s, split) is not None
 
 
 def _expert_rules() -> tuple[Rule, ...]:

@@ -6,6 +6,7 @@ derived; with ``"count": true`` the parameters of the model that it builds inste
 machine without a GPU lacks are replaced; checks are not.
 """
 
+import argparse
 import contextlib
 import importlib.machinery
 import io
@@ -84,6 +85,7 @@ from megatron.core.transformer import dot_product_attention  # noqa: E402
 from megatron.core.transformer.moe import moe_utils  # noqa: E402
 from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
 from megatron.training.arguments import (  # noqa: E402
+    add_megatron_arguments,
     core_transformer_config_from_args,
     parse_args,
     validate_args,
@@ -238,9 +240,23 @@ def _torchrun(words):
     return {"nnodes": config.max_nodes, "nproc": config.nproc_per_node, "rank": rank, "script": script}
 
 
+def _options():
+    """Every option of Megatron's parser by its name with dashes, and how many values it takes."""
+    parser = add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    found = {}
+    for action in parser._actions:
+        for text in action.option_strings:
+            if text.startswith("--"):
+                takes = "1" if action.nargs is None else str(action.nargs)
+                found[text[2:].replace("_", "-").lower()] = takes
+    return found
+
+
 def _answer(case):
     if "torchrun" in case:
         return _torchrun(case["torchrun"])
+    if case.get("options"):
+        return {"options": _options()}
     args, config = _parse(case)
     if case.get("count"):
         return {"parameters": _count(args, config)}

@@ -21,9 +21,10 @@ from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
-from shardwise.launchers.base import get_launcher
+from shardwise.launchers.base import Given, get_launcher
 from shardwise.launchers.megatron_files import megatron_arguments
 from shardwise.launchers.megatron_plan import environment
+from shardwise.launchers.megatron_read import known_options
 from shardwise.launchers.megatron_rules import is_blackwell
 from shardwise.launchers.ranks import rank_groups
 
@@ -196,3 +197,65 @@ def test_torchrun_reads_the_command_line(bench: Path) -> None:
     assert answer["accepted"], answer["error"]
     assert (answer["nnodes"], answer["nproc"], answer["rank"]) == (8, 8, 3)
     assert answer["script"][-len(megatron_arguments(p, s)) :] == megatron_arguments(p, s)
+
+
+READ = [
+    "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 7",
+    "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6 "
+    "--num-virtual-stages-per-pipeline-rank 2",
+    "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2",
+    "--pipeline-model-parallel-size 8 --num-virtual-stages-per-pipeline-rank 2",
+    "--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+    "--num-layers 30 --pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2 "
+    "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+    "--num-layers 31 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 4 "
+    "--account-for-loss-in-pipeline-split",
+    "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7|t*9|t*8|t*8L --num-layers 32 "
+    "--tensor-model-parallel-size 2",
+    "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*5|(tt|)*10,t*6,t,L",
+    "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2 --use-megatron-fsdp "
+    "--data-parallel-sharding-strategy optim_grads --ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion",
+    "--tensor-model-parallel-size 4 --sequence-parallel --use-distributed-optimizer "
+    "--num-distributed-optimizer-instances 2 --micro-batch-size 2",
+    "--tensor-model-parallel-size 1 --sequence-parallel --num-experts 8 --expert-model-parallel-size 4 "
+    "--expert-tensor-parallel-size 2 --disable-bias-linear",
+    "--tensor-model-parallel-size 2 --sequence-parallel --num-experts 8 --expert-model-parallel-size 4 "
+    "--disable-bias-linear",
+]
+"""Argument lists of our own, beside sizes and batch: how Megatron itself reads what we read."""
+
+_SIZES = (
+    "--hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --bf16 --lr 1e-4 "
+)
+_SIZES += "--position-embedding-type rope --tokenizer-type NullTokenizer --vocab-size 32000 --mock-data --train-iters 1"
+
+
+def test_megatron_reads_arguments_as_we_do(tmp_path: Path) -> None:
+    lists = []
+    for text in READ:
+        words = [*_SIZES.split(), "--global-batch-size", "128", *text.split()]
+        words += [] if "--num-layers" in words else ["--num-layers", "32"]
+        words += [] if "--micro-batch-size" in words else ["--micro-batch-size", "1"]
+        lists.append(words)
+    env = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    cases = [{"args": w, "world": 64, "env": {} if "--use-megatron-fsdp" in w else env} for w in lists]
+    for words, answer in zip(lists, ask_megatron(cases, tmp_path), strict=True):
+        assert answer["accepted"], (words, answer["error"])
+        parsed = MEGATRON.parse(words, Given(num_gpus=64))
+        s = parsed.strategy
+        assert parsed.unknown == ()
+        theirs = degrees_of(answer)
+        ours = {"tp": s.tp, "pp": s.pp, "vpp": s.vpp, "cp": s.cp, "dp": s.dp, "ep": s.ep, "sp": s.sp}
+        ours |= {"m": s.num_microbatches, "zero": s.zero == 1 or theirs["fsdp"], "fsdp": s.zero >= 2}
+        assert theirs == {**theirs, **ours}
+        assert answer["expert_tensor_parallel_size"] == (s.etp if "--num-experts" in words else s.tp)
+        layers = int(words[words.index("--num-layers") + 1])
+        assert tuple(answer["layers"]) == (s.layers_per_stage or even_split(layers, s.pp * s.vpp)), words
+        shards = (s.dp * s.cp) // (s.zero_group or s.dp * s.cp)
+        assert answer["num_distributed_optimizer_instances"] == shards
+
+
+def test_our_table_of_options_is_megatrons(tmp_path: Path) -> None:
+    (answer,) = ask_megatron([{"options": True, "world": 1, "args": []}], tmp_path)
+    assert answer["accepted"], answer["error"]
+    assert dict(known_options()) == answer["options"]
