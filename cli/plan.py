@@ -148,14 +148,16 @@ def _refuse_contradictions(request: Request, pins: dict[str, str], error: Nothin
 
 def _show(answer: Plan, out: Path | None, as_json: bool) -> None:
     """Write the files, then print: what is printed has been written."""
+    from .plan_report import SCRIPT, print_command, print_no_files, print_plan, print_written
+
     document = answer.as_dict()
     files = _launch_files(answer, wanted=out is not None)
+    if out is not None and SCRIPT in files and len(answer.short_list) > 1:
+        files |= _benchmark_files(answer)
     written = [] if out is None else write_files(out, {**files, "plan.json": to_json(document) + "\n"})
     if as_json:
         print_json(document)
         return
-    from .plan_report import SCRIPT, print_command, print_no_files, print_plan, print_written
-
     terminal = console()
     print_plan(terminal, answer)
     if out is not None:
@@ -172,4 +174,13 @@ def _launch_files(answer: Plan, wanted: bool) -> dict[str, str]:
     except InputError as error:
         if wanted:
             say_warning(f"no launch files: {error}")
+        return {}
+
+
+def _benchmark_files(answer: Plan) -> dict[str, str]:
+    """The script that tries the short list; none, with a word on standard error, if the launcher cannot write it."""
+    try:
+        return answer.benchmark()
+    except InputError as error:
+        say_warning(f"no benchmark of the short list: {error}")
         return {}

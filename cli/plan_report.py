@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 SCRIPT = "launch.sh"
 """The launch file that starts the job on one host; the command to paste is its text."""
 
+BENCHMARK, CANDIDATES = "benchmark.sh", "candidates"
+"""The script that tries the short list, and the folder of its layouts."""
+
 _NOT_PASTED = ("sbatch.sh", "hostfile")
 """Launch files that the script does not read."""
 
@@ -46,6 +49,7 @@ def print_plan(out: Console, plan: Plan) -> None:
         part(out, plan.estimate)
     _print_why(out, plan)
     _print_alternatives(out, plan)
+    _print_short_list(out, plan)
     _print_proof(out, plan)
     print_assumptions(out, plan.assumptions, plan.estimate.mfu_convention)
 
@@ -70,12 +74,15 @@ def print_no_files(out: Console, plan: Plan) -> None:
 
 def print_written(out: Console, folder: Path, written: list[Path]) -> None:
     """Which files were written, and the command that submits them."""
-    names = ", ".join(str(p.relative_to(folder)) for p in written)
-    text_line(out, f"Written to {folder}: {names}")
+    names = [str(p.relative_to(folder)) for p in written]
+    top = ", ".join(name for name in names if not name.startswith(f"{CANDIDATES}/"))
+    text_line(out, f"Written to {folder}: {top}" + (f", {CANDIDATES}/" if any("/" in name for name in names) else ""))
     if any(p.name == "sbatch.sh" for p in written):
         text_line(out, f"  cd {shlex.quote(str(folder))} && sbatch sbatch.sh")
     elif any(p.name == SCRIPT for p in written):
         text_line(out, f"  cd {shlex.quote(str(folder))} && bash {SCRIPT}")
+    if any(name == BENCHMARK for name in names):
+        text_line(out, f"To try the short list: bash {shlex.quote(str(folder / BENCHMARK))}")
 
 
 def _print_why(out: Console, plan: Plan) -> None:
@@ -116,6 +123,22 @@ def _print_alternatives(out: Console, plan: Plan) -> None:
             gib(other.peak_memory_bytes),
         )
     out.print(table)
+
+
+def _print_short_list(out: Console, plan: Plan) -> None:
+    """Which layouts the predictions cannot tell apart, and what to do about it."""
+    from shardwise.costmodel.estimate import tell_apart
+
+    within, many = percent(tell_apart(plan.problem)), len(plan.short_list)
+    line(out, "[bold]Short list[/bold]")
+    if many == 1:
+        line(out, f"  no other layout is predicted within {within} of this one, the error of such differences")
+        return
+    said = f"these {many} layouts are within the error of each other ({within}): benchmark them"
+    line(out, f"  {said} (--out DIR writes a script)")
+    for e in plan.short_list:
+        layout = words.short_layout(e.strategy, plan.problem.model.is_moe)
+        text_line(out, f"  {seconds(e.step_time_s)}  {layout}")
 
 
 def _print_proof(out: Console, plan: Plan) -> None:

@@ -95,9 +95,20 @@ def row_cluster(row: Mapping[str, Any], notes: list[str]) -> Cluster:
     count = hardware.get("num_gpus")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise RowSkippedError(f"hardware.num_gpus = {count!r}: expected a whole number of 1 or more")
+    system = hardware.get("system")
+    if system:
+        return _system(str(system), count)
     cluster, assumed = _cluster(str(hardware.get("gpu")), count, hardware.get("gpus_per_node"), words)
     notes += assumed
     return cluster
+
+
+@lru_cache(maxsize=64)
+def _system(name: str, count: int) -> Cluster:
+    try:
+        return load_cluster(name, count)
+    except InputError as error:
+        raise RowSkippedError(f"hardware.system: {error}") from None
 
 
 @lru_cache(maxsize=1024)

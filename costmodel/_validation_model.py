@@ -11,6 +11,7 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .hf_families.parts import Heads, layer, layer_norm, rms_norm, router, softmax_attention
 from .model import Extra, LayerKind, Mixer, Mlp, ModelSpec, Moe
+from .presets import load_preset
 
 GPT2_VOCABULARY = 50257
 """Byte-pair vocabulary of GPT-2, what Megatron's scripts train with unless told otherwise."""
@@ -28,7 +29,9 @@ def row_model(row: Mapping[str, Any], folder: Path, notes: list[str]) -> ModelSp
     Raises RowSkippedError where neither a file nor the flat keys describe the architecture.
     """
     model = row["model"]
-    name = model.get("hf_config")
+    preset, name = model.get("preset"), model.get("hf_config")
+    if preset:
+        return _from_preset(preset)
     if not name:
         return _flat_model(model, notes)
     path = folder / name
@@ -45,6 +48,13 @@ def _from_file(path: Path) -> ModelSpec:
         return ModelSpec.from_hf(path)
     except InputError as error:
         raise RowSkippedError(f"model.hf_config: {error}") from None
+
+
+def _from_preset(name: str) -> ModelSpec:
+    try:
+        return load_preset(name)
+    except InputError as error:
+        raise RowSkippedError(f"model.preset: {error}") from None
 
 
 def _checked(spec: ModelSpec, model: Mapping[str, Any], path: Path) -> ModelSpec:

@@ -127,11 +127,15 @@ def _ranking(ranking: Mapping[str, Any]) -> str:
             f"{c['mean_tau']:.2f}",
             _percent(c["mean_regret"]),
             _percent(c["mean_random_regret"]),
+            f"{c['mean_listed']:.1f}",
+            _percent(c["mean_listed_regret"]),
+            _percent(c["listed_best_within_1_percent"]),
         )
         for name, c in cells
         if c["num_groups"]
     ]
-    return _table(("source", "groups", "rows", "mean tau", "mean regret", "regret of a random pick"), rows)
+    head = ("source", "groups", "rows", "mean tau", "mean regret", "regret of a random pick")
+    return _table((*head, "short list", "its regret", "best on it"), rows)
 
 
 def _baseline(cells: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .estimate import interval
+from .estimate import interval, tell_apart
 from .model import AttentionCore, ModelSpec, RecurrentCore
 from .rows import RowInputs
 
@@ -47,6 +47,8 @@ class Facts:
     fits: bool
     interval_s: tuple[float, float]
     """The range that the prediction itself claims."""
+    tell_apart: float
+    """Share within which the prediction claims no difference to another layout of its group."""
     baseline_mfu: float | None
     """Useful FLOPs per accelerator and second over its peak, had the row run at its measured time (baseline MFU)."""
 
@@ -88,6 +90,7 @@ def gather_facts(
         oom=measured.get("oom") if isinstance(measured.get("oom"), bool) else None,
         fits=bool(fits),
         interval_s=interval(problem, float(seconds or 0.0)),
+        tell_apart=tell_apart(problem),
         baseline_mfu=rate,
     )
 
@@ -239,7 +242,11 @@ def kendall(predicted: Array, measured: Array) -> float:
 
 
 def ranking(facts: Sequence[Facts], key: Callable[[Facts], str]) -> dict[str, Any]:
-    """Kendall's tau and top-1 regret within each group of at least ``LEAST_RANKED`` rows."""
+    """Kendall's tau and top-1 regret within each group of at least ``LEAST_RANKED`` rows.
+
+    The short list of a group holds what is predicted too close to the best to be told apart: its length, and the regret
+    of who tries all of it.
+    """
     members: dict[str, list[Facts]] = defaultdict(list)
     for f in facts:
         members[key(f)].append(f)
@@ -250,12 +257,15 @@ def ranking(facts: Sequence[Facts], key: Callable[[Facts], str]) -> dict[str, An
         predicted = np.array([f.predicted_s for f in rows])
         measured = np.array([f.measured_s for f in rows], dtype=np.float64)
         best = float(measured.min())
+        listed = measured[predicted <= predicted.min() * (1.0 + rows[int(predicted.argmin())].tell_apart)]
         entry = {
             "group": name,
             "n": len(rows),
             "tau": round(kendall(predicted, measured), 4),
             "regret": round(float(measured[predicted.argmin()]) / best - 1.0, 4),
             "random_regret": round(float(measured.mean()) / best - 1.0, 4),
+            "listed": len(listed),
+            "listed_regret": round(float(listed.min()) / best - 1.0, 4),
         }
         groups.append(entry)
         by_source[rows[0].source].append(entry)
@@ -269,8 +279,11 @@ def ranking(facts: Sequence[Facts], key: Callable[[Facts], str]) -> dict[str, An
 def _mean_ranking(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not groups:
         return {"num_groups": 0}
-    mean = {f"mean_{k}": round(float(np.mean([g[k] for g in groups])), 4) for k in ("tau", "regret", "random_regret")}
-    return {"num_groups": len(groups), "rows": sum(g["n"] for g in groups), **mean}
+    keys = ("tau", "regret", "random_regret", "listed", "listed_regret")
+    mean = {f"mean_{k}": round(float(np.mean([g[k] for g in groups])), 4) for k in keys}
+    held = {f"{kind}best_within_1_percent": round(float(np.mean([g[key] <= 0.01 for g in groups])), 4)
+            for kind, key in (("", "regret"), ("listed_", "listed_regret"))}  # fmt: skip
+    return {"num_groups": len(groups), "rows": sum(g["n"] for g in groups), **mean, **held}
 
 
 def baseline(facts: Sequence[Facts]) -> dict[str, Any]:

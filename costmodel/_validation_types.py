@@ -16,7 +16,7 @@ _Kind = tuple[type | tuple[type, ...], str]
 _KINDS: dict[str, dict[str, _Kind]] = {
     "": {"software": _TEXT, "source": _GROUP, "measured": _GROUP, "group": _TEXT},
     "model": {
-        **dict.fromkeys(("name", "attention", "hf_config"), _TEXT),
+        **dict.fromkeys(("name", "attention", "hf_config", "preset"), _TEXT),
         **dict.fromkeys(
             (
                 "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads", "head_dim",
@@ -35,7 +35,7 @@ _KINDS: dict[str, dict[str, _Kind]] = {
         _WHOLE,
     ),
     "hardware": {
-        **dict.fromkeys(("gpu", "intra_node", "inter_node"), _TEXT),
+        **dict.fromkeys(("gpu", "intra_node", "inter_node", "system"), _TEXT),
         **dict.fromkeys(("num_gpus", "gpus_per_node"), _WHOLE),
     },
     "parallel": {
@@ -45,8 +45,10 @@ _KINDS: dict[str, dict[str, _Kind]] = {
             ),
             _WHOLE,
         ),
-        **dict.fromkeys(("sequence_parallel", "fsdp"), _FLAG),
-        **dict.fromkeys(("cp_kind", "recompute", "schedule", "dtype", "notes"), _TEXT),
+        **dict.fromkeys(("sequence_parallel", "fsdp", "train_mtp"), _FLAG),
+        **dict.fromkeys(("cp_kind", "recompute", "schedule", "dtype", "notes", "optimizer"), _TEXT),
+        "expert_imbalance": _NUMBER,
+        "strategy": _GROUP,
     },
     "measured": dict.fromkeys(("step_time_s", "peak_memory_gb", "mfu", "tokens_per_s_per_gpu"), _NUMBER),
 }  # fmt: skip

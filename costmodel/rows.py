@@ -139,24 +139,38 @@ def row_workload(row: Mapping[str, Any], notes: list[str], launcher: str = "") -
     text = str(parallel.get("notes") or "")
     if re.search(r"rowwise", text):
         notes.append("fp8 with row-wise scaling is predicted as slower tensor-wise GEMMs")
-    optimizer = "adam"
-    if re.search(r"8-bit Adam", text):
-        optimizer = "adam_8bit"
-    elif re.search(r"bf16 moments", text):
-        optimizer = "adam_bf16_moments"
-    elif launcher == "megatron-bridge" and re.search(BF16_MOMENTS, str(row["model"].get("name"))):
-        optimizer = "adam_bf16_moments"
-        notes.append("Adam's moments are not stated: BF16, as in NVIDIA's recipes for this model")
-    if row["model"].get("moe"):
+    imbalance = parallel.get("expert_imbalance")
+    if row["model"].get("moe") and imbalance is None:
         notes.append("tokens are taken to be spread evenly over the experts")
     try:
-        return Workload(batch, sequence, dtype=dtype, optimizer=optimizer, train_mtp=_trains_mtp(row, text))
+        return Workload(
+            batch, sequence, dtype=dtype, optimizer=_optimizer(row, launcher, notes),
+            train_mtp=_trains_mtp(row, text), expert_imbalance=1.0 if imbalance is None else float(imbalance),
+        )  # fmt: skip
     except InputError as error:
         raise RowSkippedError(str(error)) from None
 
 
+def _optimizer(row: Mapping[str, Any], launcher: str, notes: list[str]) -> str:
+    """What the row states, else says in its notes, else what recipes of its framework do."""
+    stated, text = row["parallel"].get("optimizer"), str(row["parallel"].get("notes") or "")
+    if stated is not None:
+        return str(stated)
+    if re.search(r"8-bit Adam", text):
+        return "adam_8bit"
+    if re.search(r"bf16 moments", text):
+        return "adam_bf16_moments"
+    if launcher == "megatron-bridge" and re.search(BF16_MOMENTS, str(row["model"].get("name"))):
+        notes.append("Adam's moments are not stated: BF16, as in NVIDIA's recipes for this model")
+        return "adam_bf16_moments"
+    return "adam"
+
+
 def _trains_mtp(row: Mapping[str, Any], text: str) -> bool:
     """Multi-token-prediction layers are trained unless the row says that it went without."""
+    stated = row["parallel"].get("train_mtp")
+    if stated is not None:
+        return bool(stated)
     return not re.search(r"w[-/]?o[- ]mtp|without MTP", f"{row['id']} {text}", re.IGNORECASE)
 
 
@@ -165,6 +179,8 @@ def row_strategy(
 ) -> Strategy:
     """The layout of a row, defaults filled in. Raises RowSkippedError."""
     parallel, text = row["parallel"], str(row["parallel"].get("notes") or "")
+    if parallel.get("strategy"):
+        return _whole_strategy(parallel["strategy"])
     sharded = bool(parallel.get("fsdp")) or parallel.get("zero_stage") == 3
     tp = _degree(parallel, "tp", notes, default=1 if sharded else None)
     pp = _degree(parallel, "pp", notes, default=1)
@@ -196,6 +212,14 @@ def row_strategy(
         dp_overlap=runtime.default_dp_overlap,
         ep_overlap=runtime.default_ep_overlap or bool(re.search(r"EP overlap(?! off)|A2A overlap", text)),
     )
+
+
+def _whole_strategy(settings: Mapping[str, Any]) -> Strategy:
+    """Every setting under the names of ``Strategy.as_dict``, as ``shardwise`` itself writes rows."""
+    try:
+        return Strategy.from_dict(settings)
+    except InputError as error:
+        raise RowSkippedError(f"parallel.{error}") from None
 
 
 def _degree(parallel: Mapping[str, Any], key: str, notes: list[str], default: int | None, quiet: bool = False) -> int:

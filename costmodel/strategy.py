@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -78,6 +78,16 @@ class Strategy:
     def parse(cls, text: str) -> Strategy:
         """Read ``"tp=8,pp=4,sp=on,recompute=selective,mbs=1"``. Raises InputError naming the key and value."""
         return cls(**parse_settings(text))
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Strategy:
+        """The strategy whose ``as_dict`` this is; what is left out is the default. Raises InputError naming the key."""
+        values: dict[str, Any] = {}
+        for name, value in settings.items():
+            if value is not None:
+                text = "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+                values[name] = parse_value(name, text)
+        return cls(**values)
 
     def with_batch(self, world_size: int, global_batch_size: int) -> Strategy:
         """The same layout with ``dp`` and ``num_microbatches`` filled in. Raises InputError if they do not divide."""

@@ -25,7 +25,7 @@ from .estimate import estimate
 from .evaluate import evaluate
 from .problem import Problem
 from .rows import RowInputs, RowReader, lacking_section
-from .strategy import Strategies
+from .strategy import Strategies, Strategy
 
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 256 * 1024 * 1024
@@ -145,7 +145,7 @@ def predict_rows(rows: Iterable[ReadRow]) -> list[RowResult]:
     for at, entry in enumerate(entries):
         if entry.inputs is None:
             results[at] = RowResult(entry.row_id, None, None, None, entry.skipped, ())
-        elif entry.inputs.strategy.layers_per_stage is not None:
+        elif _is_explicit(entry.inputs.strategy):
             results[at] = _predict_layout(entry, entry.inputs)
         else:
             by_problem[id(entry.inputs.problem)].append(at)
@@ -153,6 +153,11 @@ def predict_rows(rows: Iterable[ReadRow]) -> list[RowResult]:
         for at, result in zip(members, _predict([entries[at] for at in members]), strict=True):
             results[at] = result
     return [r for r in results if r is not None]
+
+
+def _is_explicit(strategy: Strategy) -> bool:
+    """Whether layers or recomputation are written out by stage, which arrays of strategies do not hold."""
+    return strategy.layers_per_stage is not None or strategy.recompute_per_stage is not None
 
 
 def _predict(entries: list[ReadRow]) -> list[RowResult]:

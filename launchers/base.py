@@ -17,6 +17,7 @@ from .parsed import Files, Given, Parsed, as_files
 from .refusal import Refusal, refusals
 from .rule import Allowed, Rule, Violation
 from .settings import LaunchSettings
+from .short_run import ShortRun
 from .universal import universal_rules
 
 __all__ = [
@@ -68,6 +69,8 @@ class Launcher:
     parser: Parser
     claim: Claim
     dtype_runtimes: Mapping[str, str] = field(default_factory=dict)
+    short_run: ShortRun | None = None
+    """How to benchmark a layout by a few steps; None where that is not known."""
 
     def runtime_for(self, dtype: str) -> str:
         """Name of the runtime profile that the framework has by default for a precision."""

@@ -9,6 +9,7 @@ from .megatron_model import check_model
 from .megatron_read import is_megatron, parse_files
 from .megatron_rules import megatron_rules
 from .megatron_tables import DIMENSION_OPTIONS
+from .short_run import MEGATRON_PEAK, MEGATRON_STEP, ShortRun
 
 _CAPABILITIES: dict[str, Values] = {
     **FULL_CAPABILITIES,
@@ -28,4 +29,11 @@ LAUNCHER = Launcher(
     options=DIMENSION_OPTIONS,
     parser=parse_files,
     claim=is_megatron,
+    short_run=ShortRun(
+        # Ends there whatever the length of the run, in iterations or samples; saves only where --save is given.
+        arguments=('--exit-interval "$ITERATIONS"', "--log-interval 1", "--eval-iters 0"),
+        step=MEGATRON_STEP,
+        peak=MEGATRON_PEAK,
+        folders=("MEGATRON_PATH",),
+    ),
 )

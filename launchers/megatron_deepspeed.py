@@ -8,6 +8,7 @@ from .megatron_deepspeed_files import write_files
 from .megatron_deepspeed_model import check_model
 from .megatron_deepspeed_read import DIMENSION_OPTIONS, is_megatron_deepspeed, parse_files
 from .megatron_deepspeed_rules import megatron_deepspeed_rules
+from .short_run import MEGATRON_PEAK, MEGATRON_STEP, ShortRun
 
 _CAPABILITIES: dict[str, Values] = {
     **FULL_CAPABILITIES,
@@ -46,4 +47,11 @@ LAUNCHER = Launcher(
     options=DIMENSION_OPTIONS,
     parser=parse_files,
     claim=is_megatron_deepspeed,
+    short_run=ShortRun(
+        # Not --exit-interval: this fork saves a checkpoint there, whether or not it has a folder for it.
+        arguments=('--train-iters "$ITERATIONS"', "--log-interval 1", "--eval-iters 0"),
+        step=MEGATRON_STEP,
+        peak=MEGATRON_PEAK,
+        folders=("MEGATRON_PATH",),
+    ),
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwise.costmodel.estimate import Estimate
+from shardwise.costmodel.estimate import Estimate, tell_apart
+from shardwise.costmodel.planned_row import planned_row
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategy
 from shardwise.launchers.base import LaunchSettings, get_launcher
+from shardwise.launchers.benchmark import Candidate, benchmark_files
 
 from .proof import Proof
 
@@ -107,6 +109,8 @@ class Plan:
     """What the objective makes of the plan, and of the other GPU counts and precisions asked about."""
     alternatives: tuple[Estimate, ...]
     """Runners-up with another mesh or micro-batch, best first; the plan itself is not among them."""
+    short_list: tuple[Estimate, ...]
+    """The plan and the layouts too close to it to be told apart by predictions; one entry where none is so close."""
     pareto: tuple[ParetoPoint, ...]
     """Step time against memory headroom over the strategies that the search evaluated, fastest first."""
     proof: Proof
@@ -137,6 +141,21 @@ class Plan:
         """
         return get_launcher(name or self.launcher).render(self.problem, self.strategy, settings)
 
+    def benchmark(self, name: str | None = None, settings: LaunchSettings | None = None) -> dict[str, str]:
+        """``benchmark.sh`` and the launch files of every layout of the short list, by path.
+
+        The script runs each for a few steps, prints measured beside predicted, and writes a file of measured runs.
+        Raises InputError where that launcher cannot express one of the layouts or run a few steps only.
+        """
+        launcher = get_launcher(name or self.launcher)
+        candidates = [self._candidate(i, e) for i, e in enumerate(self.short_list, start=1)]
+        return benchmark_files(launcher, self.problem, candidates, settings)
+
+    def _candidate(self, index: int, e: Estimate) -> Candidate:
+        group = f"{self.problem.model.name} on {self.problem.cluster.num_gpus} {self.problem.cluster.name}"
+        row = planned_row(self.problem, e.strategy, f"benchmark-{index}", group, "shardwise benchmark")
+        return Candidate(e.strategy, e.step_time_s, row)
+
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values: the document that ``schemas/plan.schema.json`` describes."""
         return {
@@ -148,6 +167,10 @@ class Plan:
             "binding": self.binding.as_dict(),
             "why": [n.as_dict() for n in self.why],
             "alternatives": [_brief(e) for e in self.alternatives],
+            "short_list": {
+                "within": tell_apart(self.problem),
+                "layouts": [_brief(e) for e in self.short_list],
+            },
             "pareto": [p.as_dict() for p in self.pareto],
             "refinement": None if self.refinement is None else self.refinement.as_dict(),
             "assumptions": list(self.assumptions),

@@ -30,6 +30,7 @@ from .plan import Plan
 from .pool import Pool, frontier, runners_up
 from .proof import Clock
 from .refine import DEFAULT_TRIALS, refine
+from .short_list import short_list
 from .why import binding, reasons
 
 Wishes = Mapping[str, Wish]
@@ -129,6 +130,7 @@ def _explained(
         launcher=found.space.launcher.name,
         goal=Goal.of(chosen, answer),
         alternatives=tuple(others),
+        short_list=short_list(found, pool, answer),
         pareto=frontier(found, pool, answer),
         proof=proof,
         why=why,

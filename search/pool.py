@@ -14,7 +14,7 @@ from shardwise.costmodel.strategy import Strategies, Strategy
 from .exact import Found, with_split
 from .plan import ParetoPoint
 
-_DISTINCT = ("tp", "cp", "pp", "ep", "etp", "micro_batch_size")
+DISTINCT = ("tp", "cp", "pp", "ep", "etp", "micro_batch_size")
 """Dimensions in which two recommendations differ to be worth showing both."""
 
 _MOST_POINTS = 32
@@ -49,7 +49,7 @@ def runners_up(found: Found, pool: Pool, count: int) -> list[Estimate]:
     """The best strategies that differ from the incumbent and from each other in mesh or micro-batch, best first."""
     ranked: list[tuple[float, Strategy]] = sorted(found.splits, key=lambda x: x[0])
     head = pool.strategies.take(np.arange(min(len(pool), _DEPTH)))
-    codes = np.stack([getattr(head, name) for name in _DISTINCT]) if len(head) else np.empty((len(_DISTINCT), 0))
+    codes = np.stack([getattr(head, name) for name in DISTINCT]) if len(head) else np.empty((len(DISTINCT), 0))
     _, first = np.unique(codes, axis=1, return_index=True)
     ranked += [(float(pool.step_s[i]), head[int(i)]) for i in np.sort(first)[: 4 * count + 4]]
     seen = {_key(found.best)} if found.best else set()
@@ -64,7 +64,7 @@ def runners_up(found: Found, pool: Pool, count: int) -> list[Estimate]:
 
 
 def _key(s: Strategy) -> tuple[object, ...]:
-    return tuple(getattr(s, name) for name in _DISTINCT)
+    return tuple(getattr(s, name) for name in DISTINCT)
 
 
 def frontier(found: Found, pool: Pool, best: Estimate) -> tuple[ParetoPoint, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 SECTIONS = (
     "recommended", "step time", "tokens/s/GPU", "MFU", "memory", "Time by part", "Memory by pipeline rank",
-    "Traffic per GPU and step", "Why not otherwise", "Runners-up", "Proof", "assumptions", "To launch",
+    "Traffic per GPU and step", "Why not otherwise", "Runners-up", "Short list", "Proof", "assumptions", "To launch",
 )  # fmt: skip
 
 
@@ -44,7 +44,8 @@ def test_out_writes_the_launch_files_and_the_plan(run, request_args, tmp_path):
     result = run("plan", *request_args(), "--out", tmp_path / "job")
     assert result.exit_code == 0, result.stderr
     names = sorted(p.name for p in (tmp_path / "job").iterdir())
-    assert names == ["launch.sh", "plan.json", "sbatch.sh"]
+    assert names == ["benchmark.sh", "candidates", "launch.sh", "plan.json", "sbatch.sh"]
+    assert os.access(tmp_path / "job" / "benchmark.sh", os.X_OK) and "To try the short list: bash" in result.stdout
     assert os.access(tmp_path / "job" / "launch.sh", os.X_OK)
     assert "sbatch sbatch.sh" in result.stdout
     written = json.loads((tmp_path / "job" / "plan.json").read_text())
@@ -52,6 +53,13 @@ def test_out_writes_the_launch_files_and_the_plan(run, request_args, tmp_path):
     for document in (written, printed):
         del document["proof"]["time_s"]
     assert written == printed
+
+
+def test_a_plan_with_no_rival_has_no_benchmark(run, request_args, tmp_path):
+    args = ("plan", *request_args({"--gpus": "8"}), "--pin", "tp=8,mbs=1,pp=1,cp=1", "--no-refine")
+    result = run(*args, "--out", tmp_path / "job")
+    assert sorted(p.name for p in (tmp_path / "job").iterdir()) == ["launch.sh", "plan.json", "sbatch.sh"]
+    assert "no other layout is predicted within 6.0 % of this one" in result.stdout
 
 
 def test_a_launcher_without_files_still_plans(run, request_args, tmp_path):
