@@ -32,6 +32,7 @@ def planned_row(problem: Problem, strategy: Strategy, row_id: str, group: str, t
         "step_time_s": None,
         "software": problem.runtime.name,
         "memory_kind": ALLOCATOR_PEAK,
+        "remark": "peak memory of the fullest rank in the log",
         "confidence": "measured",
         "suspect": None,
         "unstated": [],

@@ -204,6 +204,9 @@ MEGATRON_LAUNCHERS = frozenset({"megatron", "megatron-bridge", "nemo"})
 """Their training log is written by the last rank."""
 
 
+FULLEST = "fullest rank"
+"""What a row's remark says where its memory is the most of all ranks."""
+
 LOGGED_BY = (("rank-0", 0), ("last global rank", -1))
 """Which pipeline rank a row's remark says its memory was read on."""
 
@@ -214,8 +217,10 @@ def _as_measured(entry: ReadRow, own: RowInputs, peak: float) -> tuple[float, tu
     if not isinstance(measured, Mapping) or not measured.get("peak_memory_gb"):
         return peak, ()
     kind, launcher = str(entry.row.get("memory_kind") or ""), own.problem.runtime.launcher
-    rank = next((rank for words, rank in LOGGED_BY if words in str(entry.row.get("remark") or "")), None)
-    if rank is None and kind.startswith("allocator peak") and launcher in MEGATRON_LAUNCHERS:
+    remark = str(entry.row.get("remark") or "")
+    rank = next((rank for words, rank in LOGGED_BY if words in remark), None)
+    whole_log = rank is not None or FULLEST in remark
+    if not whole_log and kind.startswith("allocator peak") and launcher in MEGATRON_LAUNCHERS:
         rank = -1
     if kind == "not stated" and launcher == "megatron":
         kind = "allocator peak (not stated: what Megatron-LM's log prints)"

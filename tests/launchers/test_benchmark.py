@@ -99,6 +99,7 @@ def test_it_measures_what_the_log_says_and_writes_runs_that_validate_reads(tmp_p
     assert [r.skipped for r in result.rows] == [None, None]
     for row, strategy in zip(result.rows, strategies, strict=True):
         assert row.predicted_step_time_s == pytest.approx(estimate(p, strategy).step_time_s, rel=1e-12)
+        assert not any("pipeline rank" in note for note in row.assumptions)  # the log has every stage
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 2 and all(call.count("--data-path my data") == 1 for call in calls)
 
