@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .evaluate import capacity_bytes, single_group
+from .exposed import Pool, pools
 from .flops import MFU_CONVENTION, model_flops_per_token
 from .model import RecurrentCore
 from .problem import Array, Problem
@@ -68,6 +69,8 @@ class Estimate:
     memory_parts_by_rank: tuple[dict[str, float], ...]
     stage_times_s: tuple[tuple[float, float], ...]
     traffic: tuple[Traffic, ...]
+    pools: tuple[Pool, ...]
+    """The same traffic as what the step waits for: see ``exposed``."""
     model_flops_per_step: float
     assumptions: tuple[str, ...]
 
@@ -120,6 +123,7 @@ class Estimate:
             "memory_by_rank_bytes": list(self.memory_by_rank_bytes),
             "stage_times_s": [{"forward_s": f, "backward_s": b} for f, b in self.stage_times_s],
             "traffic": [{name: getattr(t, name) for name in Traffic.__slots__} for t in self.traffic],
+            "pools": [pool.as_dict() for pool in self.pools],
             "assumptions": list(self.assumptions),
         }
 
@@ -137,7 +141,9 @@ def estimate(problem: Problem, strategy: Strategy) -> Estimate:
     share = recompute_share(group, None if explicit is None else np.array(explicit))
     work = load(group, share)
     dense, expert = parameters(group)
-    parts, slow = step_s(group, work, totals(group, dense, expert))
+    rest = totals(group, dense, expert)
+    parts, slow = step_s(group, work, rest)
+    messages = float(parts["pp_comm"][0] / rest.p2p[0]) if rest.p2p[0] > 0 else 0.0
     compute = parts.pop("compute")
     detail = compute_parts(group, slow)
     assert np.isclose(sum(v[0] for v in detail.values()), compute[0]), "parts of a pass must sum to the pass"
@@ -164,6 +170,7 @@ def estimate(problem: Problem, strategy: Strategy) -> Estimate:
         memory_parts_by_rank=by_rank,
         stage_times_s=tuple((float(f), float(b)) for f, b in zip(work.forward[:, 0], backward[:, 0], strict=True)),
         traffic=traffic_table(group, share, int(slow[0])),
+        pools=pools(group, work, share, slow, (dense, expert), messages),
         model_flops_per_step=flops,
         assumptions=assumptions(problem, strategy),
     )

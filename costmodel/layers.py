@@ -8,7 +8,7 @@ part of the key: pipeline, data parallelism and ZeRO come later.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
     dense, expert = rank_parameters(kind, *(getattr(g.strategies, n).astype(np.float64) for n in ("tp", "ep", "etp")))
     f, b, w = _parts(forward), _parts(backward), _parts(weight)
     w[PARTS.index("elementwise")] += accumulate_s(problem, dense + expert)
-    _add_comms(problem, comms, g, f, b, w)
+    comms = _add_comms(problem, comms, g, f, b, w)
     _add_host(problem, kind, g, f, b, w)
     saved = saved_bytes(problem, kind, g)
     selective, freed = selective_recompute(problem, kind, g, forward, f[PARTS.index("tp_comm")])
@@ -156,25 +156,38 @@ def comm_times(problem: Problem, comm: Comm) -> Array:
     return np.where(comm.count > 0, comm.count * one, 0.0)
 
 
-def _add_comms(problem: Problem, comms: Iterable[Comm], g: Geometry, f: Array, b: Array, w: Array) -> None:
-    """Book what stays exposed of each collective, and what hidden traffic costs the kernels above it."""
-    runtime, s = problem.runtime, g.strategies
+def _add_comms(problem: Problem, comms: Iterable[Comm], g: Geometry, f: Array, b: Array, w: Array) -> tuple[Comm, ...]:
+    """Book what stays exposed of each collective, and what hidden traffic costs the kernels above it.
+
+    Returns the collectives with how much of each may hide.
+    """
+    runtime = problem.runtime
     budget = {FORWARD: f[:3].copy(), BACKWARD: b[:3] + w[:3]}
+    out = []
     for comm in comms:
         seconds = comm_times(problem, comm)
-        share: float | Array = 0.0
-        room: float | Array = 0.0
-        if comm.hide == "gemm":
-            share, room = np.where(s.tp_overlap, runtime.tp_hidden, 0.0), budget[comm.phase][0]
-        elif comm.hide == "dgrad":
-            share, room = 1.0, b[0]
-        elif comm.hide == "attention":
-            share, room = runtime.cp_hidden, budget[comm.phase][1]
-        elif comm.hide == "layer":
-            share, room = np.where(s.ep_overlap, runtime.ep_hidden, 0.0), budget[comm.phase].sum(axis=0)
+        share, room = _cover(problem, comm, g.strategies, budget[comm.phase], b[0])
         hidden = np.minimum(share * seconds, room)
         target = f if comm.phase is FORWARD else b
         target[PARTS.index(_COMM_PART[comm.parallelism])] += seconds - hidden + runtime.overlap_slowdown * hidden
+        out.append(replace(comm, hidden_share=share, room_s=room))
+    return tuple(out)
+
+
+def _cover(
+    problem: Problem, comm: Comm, s: Strategies, budget: Array, dgrad: Array
+) -> tuple[Array | float, Array | float]:
+    """The share of a collective that may hide, and the seconds of kernels a layer that it may hide under."""
+    runtime = problem.runtime
+    if comm.hide == "gemm":
+        return np.where(s.tp_overlap, runtime.tp_hidden, 0.0), budget[0]
+    if comm.hide == "dgrad":
+        return 1.0, dgrad
+    if comm.hide == "attention":
+        return runtime.cp_hidden, budget[1]
+    if comm.hide == "layer":
+        return np.where(s.ep_overlap, runtime.ep_hidden, 0.0), np.asarray(budget.sum(axis=0))
+    return 0.0, 0.0
 
 
 def _add_host(problem: Problem, kind: LayerKind, g: Geometry, f: Array, b: Array, w: Array) -> None:
@@ -211,7 +224,7 @@ def _embedding_row(problem: Problem, g: Geometry) -> _Row:
         Comm("tp", "reduce_scatter", FORWARD, nbytes, s.tp, one, sharded, ""),
         Comm("tp", "all_gather", BACKWARD, nbytes, s.tp, one, sharded, ""),
     )
-    _add_comms(problem, comms, g, f, b, w)
+    comms = _add_comms(problem, comms, g, f, b, w)
     width = model.embedding_dim or model.hidden_size
     extras = sum((e.parameters / shard(e.split, s.tp.astype(np.float64)) for e in model.embedding_extras), zero)
     dense = problem.padded_vocabulary(s.tp) * width / s.tp + extras
@@ -247,7 +260,7 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
         # The loss needs the largest logit, the sum of exponentials and the target's logit: FP32 per token.
         Comm("tp", "all_reduce", FORWARD, 4.0 * g.tokens, s.tp, one, (3.0 * (s.tp > 1)).astype(np.float64), ""),
     )
-    _add_comms(problem, comms, g, f, b, w)
+    comms = _add_comms(problem, comms, g, f, b, w)
     extras = sum((e.parameters / shard(e.split, tp) for e in model.head_extras), zero)
     own = 0.0 if model.tied_embeddings else 1.0
     dense = own * vocabulary * width / tp + extras

@@ -258,11 +258,14 @@ def gradient_times_each(group: Group, dense: Array, expert: Array) -> dict[str, 
 
 def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) -> Array:
     """Seconds of data parallelism that nothing hides, given the slowest rank's row, ``[n]``."""
-    at = slow[None]
-    f = np.take_along_axis(work.forward, at, axis=0)[0]
-    b = np.take_along_axis(work.total, at, axis=0)[0] - f
     buckets = np.maximum(1.0, group.layers.max())
-    return np.asarray(sum(gradients_exposed(group, f, b, times, buckets).values()))
+    return np.asarray(sum(gradients_exposed(group, *windows(work, slow), times, buckets).values()))
+
+
+def windows(work: Load, slow: Ints) -> tuple[Array, Array]:
+    """Seconds of the forward pass and of the rest of one micro-batch on the slowest rank, ``[n]`` each."""
+    f = np.take_along_axis(work.forward, slow[None], axis=0)[0]
+    return f, np.take_along_axis(work.total, slow[None], axis=0)[0] - f
 
 
 def gradients_exposed(
@@ -273,13 +276,20 @@ def gradients_exposed(
     Buckets hide under the pass that produces or needs them: the last micro-batch's backward and the first one's forward
     (every micro-batch's under ZeRO 3). At least one bucket, a layer's worth, has nothing to hide under.
     """
-    s, runtime = group.strategies, group.problem.runtime
     out: dict[str, Array] = {}
-    for phase, window in (("forward", forward), ("backward", backward)):
-        seconds, repeat = times[phase], np.where(repeats_gradients(group, phase), s.num_microbatches, 1)
-        room = np.where(s.dp_overlap, runtime.dp_hidden * window * repeat, 0.0)
+    for phase, room in gradient_rooms(group, forward, backward).items():
+        seconds = times[phase]
         hidden = np.minimum(room, seconds * (1.0 - 1.0 / buckets))
-        out[phase] = seconds - hidden + runtime.overlap_slowdown * hidden
+        out[phase] = seconds - hidden + group.problem.runtime.overlap_slowdown * hidden
+    return out
+
+
+def gradient_rooms(group: Group, forward: Array, backward: Array) -> dict[str, Array]:
+    """Seconds a step that data-parallel traffic of each phase may hide under, given a rank's passes, ``[n]``."""
+    s, out = group.strategies, {}
+    for phase, window in (("forward", forward), ("backward", backward)):
+        repeat = np.where(repeats_gradients(group, phase), s.num_microbatches, 1)
+        out[phase] = np.where(s.dp_overlap, group.problem.runtime.dp_hidden * window * repeat, 0.0)
     return out
 
 

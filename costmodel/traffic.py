@@ -24,7 +24,8 @@ class Comm:
     """One collective of a layer and pass; arrays have one entry per distinct strategy ``[u]``.
 
     ``nbytes`` as ``Cluster.collective_time_s`` counts it, ``count`` per layer and micro-batch, ``hide`` the kernels it
-    may hide under: ``gemm``, ``attention``, ``layer`` or nothing.
+    may hide under: ``gemm``, ``attention``, ``layer`` or nothing. The layer table fills in how much of it hides:
+    ``hidden_share`` of its seconds, at most ``room_s`` a layer.
     """
 
     parallelism: str
@@ -35,6 +36,8 @@ class Comm:
     stride: Ints
     count: Array
     hide: str
+    hidden_share: Array | float = 0.0
+    room_s: Array | float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

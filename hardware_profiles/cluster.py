@@ -116,12 +116,16 @@ class Cluster:
         size 1 and 0 bytes cost 0. A p2p is one message between neighbours of the group, the farthest pair. The laws
         stand in ``collectives``.
         """
-        _check_kind(kind)
         group, data = self._group(nbytes, size, stride)
-        laws = tuple(_law(t, kind) for t in self.tiers[: len(group.spans)])
+        return self.group_time_s(kind, data, group, self.tiers)
+
+    def group_time_s(self, kind: str, data: Array, group: _c.Group, tiers: tuple[Tier, ...]) -> Array:
+        """Seconds of one collective of groups whose places on ``tiers`` are known; ``data`` bytes as above."""
+        _check_kind(kind)
+        laws = tuple(_law(t, kind) for t in tiers[: len(group.spans)])
         laws = _never_quicker_outwards(laws)
         if kind == "all_reduce":
-            seconds = _c.all_reduce_s(group, laws, data, self.node_size, _nvls(self.tiers[0]))
+            seconds = _c.all_reduce_s(group, laws, data, self.node_size, _nvls(tiers[0]))
         elif kind in ("all_gather", "reduce_scatter"):
             seconds = _c.ring_s(group, laws, data, 1.0)
         elif kind == "all_to_all":

@@ -79,10 +79,26 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Groups of ranks on the tiers: ``n`` ranks, ``spans[k]`` tier-k domains spanned (the last one is always 1)."""
+    """Groups of ranks on the tiers: ``n`` ranks, ``spans[k]`` tier-k domains spanned (the last one is always 1).
+
+    ``crossing[k]``, where given, is what the groups that share a domain's uplink send over tier ``k`` together, per
+    accelerator of the domain: of a ring's bytes once round, of an all-to-all's send buffer; for a p2p how many times
+    slower than the tier its link is. Without it members are spread evenly and every group crosses.
+    """
 
     n: Array
     spans: tuple[Array, ...]
+    crossing: tuple[Array, ...] | None = None
+    outside: int | None = None
+    """First of the tiers whose fills add as one path's do, by the root of the sum of squares; None: each by itself.
+
+    By tier, the sum is largest where steps are split evenly, so a group that crosses more could seem quicker. Among
+    groups of one size that are compared for where they stand, more steps over a farther tier must never be.
+    """
+
+    def carried(self, tier: int, through: Array) -> Array:
+        """Bytes of a ring or a tree, ``through`` once round, that one accelerator sends over the tier."""
+        return through * self.below(tier) / self.n if self.crossing is None else through * self.crossing[tier]
 
     def below(self, tier: int) -> Array:
         """Domains spanned one tier further in: the parties that tier ``tier`` connects."""
@@ -122,13 +138,22 @@ def launch_s(group: Group, laws: tuple[TierLaw, ...]) -> Array | float:
     return launch
 
 
-def _path(steps_by_tier: list[Array], laws: tuple[TierLaw, ...]) -> Path:
-    """Latency ``sum steps·latency_s`` and fill ``sum sqrt(steps)·fill_s`` of a path over the tiers."""
+def _path(steps_by_tier: list[Array], laws: tuple[TierLaw, ...], outside: int | None = None) -> Path:
+    """Latency ``sum steps·latency_s`` and fill ``sum sqrt(steps)·fill_s`` of a path over the tiers.
+
+    From tier ``outside`` on the fills add as ``sqrt(sum steps·fill_s²)`` (``Group.outside``).
+    """
     latency: Array | float = 0.0
     fill: Array | float = 0.0
-    for steps, law in zip(steps_by_tier, laws, strict=True):
+    squares: Array | float = 0.0
+    for tier, (steps, law) in enumerate(zip(steps_by_tier, laws, strict=True)):
         latency = latency + steps * law.latency_s
-        fill = fill + np.sqrt(steps) * law.fill_s
+        if outside is None or tier < outside:
+            fill = fill + np.sqrt(steps) * law.fill_s
+        else:
+            squares = squares + steps * law.fill_s**2
+    if outside is not None:
+        fill = fill + np.sqrt(squares)
     return Path(np.asarray(latency), np.asarray(fill))
 
 
@@ -142,11 +167,10 @@ def ring_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, passes: float
     through = passes * (group.n - 1.0) * share
     seconds = (through + laws[0].copy * share) / laws[0].rate
     for tier in range(1, len(laws)):
-        below = group.below(tier)
-        crossing = np.where(below > 1, through * below / group.n, 0.0)
+        crossing = np.where(group.below(tier) > 1, group.carried(tier, through), 0.0)
         seconds = np.maximum(seconds, crossing / laws[tier].rate)
     steps = [passes * (group.below(tier) - group.spans[tier]) for tier in range(len(laws))]
-    return pipeline_s(launch_s(group, laws), _path(steps, laws), seconds)
+    return pipeline_s(launch_s(group, laws), _path(steps, laws, group.outside), seconds)
 
 
 def _tree_path(group: Group, laws: tuple[TierLaw, ...], node: int, ways: float) -> Path:
@@ -155,7 +179,8 @@ def _tree_path(group: Group, laws: tuple[TierLaw, ...], node: int, ways: float) 
     def in_domain(members: Array) -> Array:
         return ways * (np.minimum(members, node) - 1.0 + np.log2(np.maximum(members / node, 1.0)))
 
-    path = _path([in_domain(group.n / group.spans[0]), *_steps_above(group, laws, ways)], laws)
+    steps = [in_domain(group.n / group.spans[0]), *_steps_above(group, laws, ways)]
+    path = _path(steps, laws, group.outside)
     # The same ranks in one innermost domain can only be quicker.
     floor = _path([np.minimum(ways * (group.n - 1.0), in_domain(group.n))], laws[:1])
     return Path(np.maximum(path.latency, floor.latency), np.maximum(path.fill, floor.fill))
@@ -175,7 +200,7 @@ def _tree_uplinks_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> A
     seconds: Array | float = 0.0
     for tier in range(1, len(laws)):
         below = group.below(tier)
-        crossing = nbytes * below / group.n * np.minimum(2.0, below - 1.0)
+        crossing = group.carried(tier, nbytes) * np.minimum(2.0, below - 1.0)
         seconds = np.maximum(seconds, crossing / (laws[tier].rate * TREE_RATE_SHARE))
     return seconds
 
@@ -194,7 +219,7 @@ def all_reduce_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array, node: i
         return best
     loss = 1.0 + NVLS_FAN_OUT_LOSS * np.log2(np.maximum(group.n / 8.0, 1.0))
     switch = nbytes * (1.0 + group.spans[0] / group.n) * loss / nvls.rate
-    above = _path([np.zeros_like(group.n), *_steps_above(group, laws, 2.0)], laws)
+    above = _path([np.zeros_like(group.n), *_steps_above(group, laws, 2.0)], laws, group.outside)
     path = Path(above.latency, above.fill + nvls.fill_s)
     return np.minimum(best, pipeline_s(np.maximum(launch, nvls.launch_s), path, np.maximum(switch, uplinks)))
 
@@ -211,9 +236,10 @@ def all_to_all_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Arra
     steps = [PEER_STEP_SHARE * (members - 1.0)]
     for tier in range(1, len(laws)):
         inner, members = members, group.n / group.spans[tier]
-        seconds = np.maximum(seconds, (group.n - inner) * share / laws[tier].rate)
+        leaving = (group.n - inner) * share if group.crossing is None else nbytes * group.crossing[tier]
+        seconds = np.maximum(seconds, leaving / laws[tier].rate)
         steps.append(PEER_STEP_SHARE * (members - inner))
-    return pipeline_s(launch_s(group, laws), _path(steps, laws), seconds)
+    return pipeline_s(launch_s(group, laws), _path(steps, laws, group.outside), seconds)
 
 
 def p2p_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
@@ -225,7 +251,8 @@ def p2p_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array:
         crosses, law = group.below(tier) > 1, laws[tier]
         latency = np.where(crosses, law.latency_s, latency)
         fill = np.where(crosses, law.fill_s, fill)
-        seconds = np.where(crosses, np.maximum(seconds, nbytes / law.rate), seconds)
+        slower = 1.0 if group.crossing is None else group.crossing[tier]
+        seconds = np.where(crosses, np.maximum(seconds, nbytes * slower / law.rate), seconds)
     return pipeline_s(launch_s(group, laws), Path(np.asarray(latency), np.asarray(fill)), seconds)
 
 
@@ -233,8 +260,7 @@ def broadcast_s(group: Group, laws: tuple[TierLaw, ...], nbytes: Array) -> Array
     """S from one rank down a pipelined tree: every link carries S, shared by the members below it."""
     seconds = nbytes / laws[0].rate
     for tier in range(1, len(laws)):
-        below = group.below(tier)
-        crossing = np.where(below > 1, nbytes * below / group.n, 0.0)
+        crossing = np.where(group.below(tier) > 1, group.carried(tier, nbytes), 0.0)
         seconds = np.maximum(seconds, crossing / laws[tier].rate)
     return pipeline_s(launch_s(group, laws), _tree_path(group, laws, 1, 1.0), seconds)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.hardware_profiles.cluster import Cluster, Ramp, Tier
-from shardwise.hardware_profiles.collectives import KINDS
+from shardwise.hardware_profiles.collectives import KINDS, Group
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.load_cluster import list_clusters, load_cluster
 
@@ -187,3 +187,28 @@ def test_a_ramp_is_capped():
     c = replace(ideal(), tiers=(tier,), num_gpus=8)
     assert seconds(c, "p2p", 1e12, 2, 1) == pytest.approx(1000 + 25e-6, rel=1e-12)
     assert seconds(c, "p2p", 1e3, 2, 1) == pytest.approx(1e-6 + 2e-6)
+
+
+def placed(cluster: Cluster, kind: str, spans: tuple[float, ...], crossing: tuple[float, ...]) -> float:
+    """Seconds for 1 GB of a group of 16 whose places are known, tiers outside the node taken as one path."""
+    spans_of, crossing_of = (tuple(np.array([x]) for x in part) for part in (spans, crossing))
+    group = Group(np.array([16.0]), spans_of, crossing_of, outside=1)
+    return float(cluster.group_time_s(kind, np.array([GB]), group, cluster.tiers)[0])
+
+
+def test_known_places_tell_what_crosses() -> None:
+    c = ideal(oversubscription=4.0)
+    # Two members a node; a quarter of what goes round leaves the leaf per accelerator: 4 to 1 makes it the slowest.
+    assert placed(c, "all_gather", (8, 2, 1), (1.0, 0.5, 0.25)) == pytest.approx(15 / 16 * 0.25 * GB / (12.5 * GB))
+    assert placed(c, "all_gather", (8, 1, 1), (1.0, 0.5, 0.0)) == pytest.approx(15 / 16 * 0.5 * GB / (50 * GB))
+    assert placed(c, "all_to_all", (8, 2, 1), (1.0, 0.8, 0.5)) == pytest.approx(0.5 * GB / (12.5 * GB))
+    assert placed(c, "p2p", (2, 2, 1), (1.0, 1.0, 2.0)) == pytest.approx(2.0 * GB / (12.5 * GB))
+
+
+@given(st.sampled_from(KINDS), st.integers(1, 16), st.integers(1, 16), st.integers(0, 15), st.integers(0, 15))
+def test_where_more_crosses_nothing_is_quicker(kind: str, inner: int, outer: int, more: int, further: int) -> None:
+    cluster = load_cluster("dgx-h100", 1024)
+    few = (float(inner), float(min(inner, outer)), 1.0, 1.0)
+    many = (float(min(16, inner + more)), float(min(inner + more, 16, few[1] + further)), 1.0, 1.0)
+    part = (1.0, 0.5, 0.25, 0.0)
+    assert placed(cluster, kind, few, part) <= placed(cluster, kind, many, part) * (1 + 1e-12)
