@@ -205,10 +205,11 @@ def test_known_places_tell_what_crosses() -> None:
     assert placed(c, "p2p", (2, 2, 1), (1.0, 1.0, 2.0)) == pytest.approx(2.0 * GB / (12.5 * GB))
 
 
-@given(st.sampled_from(KINDS), st.integers(1, 16), st.integers(1, 16), st.integers(0, 15), st.integers(0, 15))
-def test_where_more_crosses_nothing_is_quicker(kind: str, inner: int, outer: int, more: int, further: int) -> None:
-    cluster = load_cluster("dgx-h100", 1024)
-    few = (float(inner), float(min(inner, outer)), 1.0, 1.0)
-    many = (float(min(16, inner + more)), float(min(inner + more, 16, few[1] + further)), 1.0, 1.0)
-    part = (1.0, 0.5, 0.25, 0.0)
+@given(st.sampled_from(KINDS), st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
+def test_where_more_leaves_a_switch_nothing_is_quicker(kind: str, leaf: int, pod: int, more: int, further: int) -> None:
+    """Eight nodes of a group, more of its runs in leaves or pods of their own."""
+    cluster = load_cluster("dgx-h100", 16384)
+    few = (8.0, float(leaf), float(min(leaf, pod)), 1.0)
+    many = (8.0, float(min(8, leaf + more)), float(min(leaf + more, 8, few[2] + further)), 1.0)
+    part = (1.0, 0.5, 0.25, 0.1)
     assert placed(cluster, kind, few, part) <= placed(cluster, kind, many, part) * (1 + 1e-12)

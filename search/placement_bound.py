@@ -1,0 +1,132 @@
+"""What no placement can beat: a lower bound on the exposed seconds of a step, from the sizes of the domains alone.
+
+Take one level, its domains with ``u_d`` nodes, and groups of ``m`` slots that cut the slots into equal parts. A domain
+whose nodes are no multiple of ``m`` holds part of a group, however nodes are given, unless enough spares stay unused.
+So that group crosses: its ring leaves the domain at least once, and an all-to-all moves at least ``r·(m - r)`` pairs'
+worth with ``r = u_d mod m`` (the product is concave, so one group in part costs least). Every group of more slots than
+a domain has nodes spans several. The bounds of all parallelisms and levels go together, since exposed seconds rise with
+each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .placement_cost import Groups, Instance
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The least spans and crossing of one entry of ``Instance.groups``, for every tier."""
+
+    spans: tuple[float, ...]
+    crossing: tuple[float, ...]
+
+
+def lower_bound_s(instance: Instance) -> float:
+    """Exposed seconds a step that no placement is below."""
+    totals = [0.0] * len(instance.pools)
+    for index in range(len(instance.groups)):
+        for (p, _), seconds in zip(instance.users[index], least_seconds(instance, index), strict=True):
+            totals[p] += seconds
+    return float(sum(pool.exposed_s(total) for pool, total in zip(instance.pools, totals, strict=True)))
+
+
+def least_seconds(instance: Instance, index: int) -> tuple[float, ...]:
+    """Seconds of every collective that uses an entry of ``groups``, at least, in the order of its users.
+
+    Seconds rise with every span and every crossing, so each takes its least value.
+    """
+    least = least_shape(instance, index)
+    seconds = instance.seconds(index, (least.spans, least.crossing))
+    g = instance.groups[index]
+    if instance.fabric.inside or g.family != "ring":
+        return seconds
+    # Inside a rack-scale domain a tree is a chain by node, so an all-reduce over more domains may take fewer steps.
+    more = np.arange(least.spans[0], g.size + 1)
+    spans = (more, *(np.full(len(more), span) for span in least.spans[1:]))
+    crossing = tuple(np.full(len(more), value) for value in least.crossing)
+    return tuple(float(values.min()) for values in instance.many_seconds(index, spans, crossing))
+
+
+def least_shape(instance: Instance, index: int) -> Least:
+    """Bounds of every tier's spans and crossing for one entry of ``groups``."""
+    g, fabric = instance.groups[index], instance.fabric
+    spans, crossing = list(g.inner_spans), list(g.inner_crossing)
+    crossing.append(_least_nic(instance, g))
+    for level in range(len(fabric.domains)):
+        if level == len(fabric.domains) - 1:
+            spans.append(1.0)
+            continue
+        span, load = least_level(instance, g, level)
+        spans.append(span)
+        crossing.append(load if g.family != "p2p" else 1.0)
+    for tier in range(len(spans) - 2, fabric.inside - 1, -1):  # what spans many outer domains spans as many inner ones
+        spans[tier] = max(spans[tier], spans[tier + 1])
+    return Least(tuple(spans), tuple(crossing))
+
+
+def _least_nic(instance: Instance, g: Groups) -> float:
+    """The busiest node's links at best: the quickest nodes carry most."""
+    fabric = instance.fabric
+    if not fabric.inside or g.family == "p2p":
+        return 1.0
+    best = np.sort(fabric.nic)[::-1][: instance.num_slots]
+    return float((np.sort(g.load)[::-1] / best).max())
+
+
+def least_level(instance: Instance, g: Groups, level: int) -> tuple[float, float]:
+    """Least spans of the worst group at a level, and least load of the busiest uplink."""
+    nodes = np.bincount(instance.fabric.domains[level])
+    m = g.slots_each
+    if m == 1 or not tiles(g, instance.num_slots):
+        return 1.0, 0.0
+    capacity = instance.capacity[level]
+    spare = len(instance.fabric.nodes) - instance.num_slots
+    rest = nodes % m
+    most = np.cumsum(np.sort(nodes)[::-1])
+    spanned = float(np.searchsorted(most, m) + 1)
+    each = _least_sent(g, m, rest)
+    load = least_busiest(each / capacity, rest, spare)
+    if spanned == 1.0 and rest.sum() <= spare:
+        return 1.0, load
+    if g.family == "all-to-all":
+        share = m // max(2, int(spanned))
+        return g.size / (share * (g.size / m)), load
+    if g.family == "ring" and spanned > 1.0:
+        load = max(load, float(len(g.rows) * spanned * g.lanes.min() / capacity.sum()))
+    return 2.0 if g.family == "p2p" else max(2.0, spanned), load
+
+
+def tiles(g: Groups, num_slots: int) -> bool:
+    """Whether the groups cut the slots into equal parts: each slot in as many rows, members alike."""
+    m = g.slots_each
+    if num_slots % m:
+        return False
+    sets = {tuple(row) for row in np.sort(g.rows, axis=1)}
+    return len(sets) == len(g.rows) and len(sets) * m == num_slots
+
+
+def _least_sent(g: Groups, m: int, rest: NDArray[np.int64]) -> Array:
+    """What a domain sends at least when its nodes are ``rest`` over a multiple of ``m``."""
+    lanes = float(g.lanes.min())
+    if g.family == "all-to-all":
+        width = g.size / m
+        return lanes * rest * (m - rest) * width * width / g.size
+    return np.where(rest > 0, lanes, 0.0)
+
+
+def least_busiest(loads: Array, rest: NDArray[np.int64], spare: int) -> float:
+    """The busiest domain's load when ``spare`` nodes may stay unused where they hurt most."""
+    if spare <= 0:
+        return float(loads.max(initial=0.0))
+    for value in itertools.chain((0.0,), np.unique(loads)):
+        if rest[loads > value].sum() <= spare:
+            return float(value)
+    return float(loads.max(initial=0.0))
