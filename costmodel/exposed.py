@@ -89,7 +89,7 @@ def pools(
     return tuple(pool for pool in found if pool.collectives and pool.repeat > 0)
 
 
-def _one(value: Array | float) -> float:
+def _one(value: Array | Ints | float) -> float:
     return float(np.broadcast_to(value, (1,))[0])
 
 

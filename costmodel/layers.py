@@ -219,7 +219,7 @@ def _embedding_row(problem: Problem, g: Geometry) -> _Row:
     nbytes = g.tokens * model.hidden_size * problem.activation_bytes
     one = np.ones_like(s.tp)
     plain, sharded = (~s.sp & (s.tp > 1)).astype(np.float64), (s.sp & (s.tp > 1)).astype(np.float64)
-    comms = (
+    comms: tuple[Comm, ...] = (
         Comm("tp", "all_reduce", FORWARD, nbytes, s.tp, one, plain, ""),
         Comm("tp", "reduce_scatter", FORWARD, nbytes, s.tp, one, sharded, ""),
         Comm("tp", "all_gather", BACKWARD, nbytes, s.tp, one, sharded, ""),
@@ -253,7 +253,7 @@ def _head_row(problem: Problem, g: Geometry) -> _Row:
     nbytes = g.tokens * model.hidden_size * problem.activation_bytes
     one = np.ones_like(s.tp)
     plain, sharded = (~s.sp & (s.tp > 1)).astype(np.float64), (s.sp & (s.tp > 1)).astype(np.float64)
-    comms = (
+    comms: tuple[Comm, ...] = (
         Comm("tp", "all_gather", FORWARD, nbytes, s.tp, one, sharded, "gemm"),
         Comm("tp", "all_reduce", BACKWARD, nbytes, s.tp, one, plain, "gemm"),
         Comm("tp", "reduce_scatter", BACKWARD, nbytes, s.tp, one, sharded, "gemm"),

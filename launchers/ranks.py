@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
@@ -45,6 +46,20 @@ def rank_groups(strategy: Strategy, order: str = MEGATRON_ORDER) -> dict[str, li
     }
 
 
+def rank_coordinates(strategy: Strategy, order: str = MEGATRON_ORDER) -> dict[str, NDArray[np.int64]]:
+    """The place of every rank in each dimension, ``[rank]`` each.
+
+    tp, cp, dp and pp are of the dense mesh, etp, ep and edp of the expert mesh; ``order`` as for ``rank_groups``, which
+    raises for one that cannot be.
+    """
+    axes = order.split("-")
+    s, ranks = strategy, np.arange(strategy.world_size)
+    dense = _Mesh(axes, {"tp": s.tp, "cp": s.cp, "ep": 1, "dp": s.dp, "pp": s.pp}).places(ranks)
+    expert = _Mesh(axes, {"tp": s.etp, "cp": 1, "ep": s.ep, "dp": s.edp, "pp": s.pp}).places(ranks)
+    dense_places = {name: dense[name] for name in ("tp", "cp", "dp", "pp")}
+    return {**dense_places, "etp": expert["tp"], "ep": expert["ep"], "edp": expert["dp"]}
+
+
 def _runs(groups: list[list[int]], size: int) -> list[list[int]]:
     """Groups cut into runs of ``size`` ranks; 0 leaves them whole."""
     return sorted(g[i : i + size] for g in groups for i in range(0, len(g), size)) if size else groups
@@ -57,6 +72,10 @@ class _Mesh:
         self._axes = list(reversed(axes))
         shape = [sizes[a] for a in self._axes]
         self._ranks = np.arange(int(np.prod(shape))).reshape(shape)
+
+    def places(self, ranks: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Index of each rank along every axis."""
+        return dict(zip(self._axes, np.unravel_index(ranks, self._ranks.shape), strict=True))
 
     def groups(self, *names: str) -> list[list[int]]:
         """Ranks that differ only along the named axes, ordered by first rank."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardwise.costmodel.problem import Problem
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.hostlist import compress, natural
 
 from .settings import LaunchSettings
 from .shell import comment, file_of
@@ -34,10 +35,16 @@ def hosts_of(problem: Problem, settings: LaunchSettings) -> Hosts:
 
 def sbatch_script(problem: Problem, settings: LaunchSettings, script: str = "launch.sh") -> str:
     """``sbatch.sh``: allocates the hosts and runs ``script`` once on each with its rank and the master's address."""
-    hosts = hosts_of(problem, settings)
+    return sbatch_of(hosts_of(problem, settings), settings, script)
+
+
+def sbatch_of(hosts: Hosts, settings: LaunchSettings, script: str = "launch.sh") -> str:
+    """The same for hosts that are known; named hosts are asked for by name."""
+    named = [f"#SBATCH --nodelist={compress(sorted(settings.hosts, key=natural))}"] if settings.hosts else []
     directives = [
         f"#SBATCH --job-name={settings.job_name}",
         f"#SBATCH --nodes={hosts.nodes}",
+        *named,
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={hosts.per_node}",
         "#SBATCH --exclusive",

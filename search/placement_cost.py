@@ -203,11 +203,15 @@ def _level(g: Groups, at: IntArray, count: int) -> tuple[float, Array]:
     if g.family == "all-to-all":
         row, domain, members = _members(at, count)
         sent = g.lanes[row] * members * (g.size - members) / g.size
-        return g.size / float(members.min()), np.bincount(domain, weights=sent, minlength=count)
+        return g.size / float(members.min()), _total(domain, sent, count)
     leaving = at != np.roll(at, -1, axis=1)
     runs = max(1.0, float(leaving.sum(axis=1).max()))
     lanes = np.broadcast_to(g.lanes[:, None], at.shape)[leaving]
-    return runs, np.bincount(at[leaving], weights=lanes, minlength=count)
+    return runs, _total(at[leaving], lanes, count)
+
+
+def _total(domain: IntArray, weights: Array | IntArray, count: int) -> Array:
+    return np.bincount(domain, weights=weights, minlength=count).astype(np.float64)
 
 
 def _members(at: IntArray, count: int) -> tuple[IntArray, IntArray, Array]:
@@ -221,7 +225,7 @@ def _sent(g: Groups, domain: IntArray, count: int) -> Array:
     if g.family == "p2p":
         ends = domain[g.pairs]
         moving = ends[:, 0] != ends[:, 1]
-        return np.bincount(ends[moving, 0], weights=g.pair_lanes[moving], minlength=count)
+        return _total(ends[moving, 0], g.pair_lanes[moving], count)
     return _level(g, domain[g.rows], count)[1]
 
 

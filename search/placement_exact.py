@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -228,7 +228,7 @@ def _exposed(instance: Instance, index: int, least: list[tuple[float, ...]], tim
     """Exposed seconds with the given times for one entry of ``groups`` and the least ones for all others."""
     totals: list[Array | float] = [0.0] * len(instance.pools)
     for other, users in enumerate(instance.users):
-        values: list[Any] = times if other == index else least[other]
+        values: Sequence[Any] = times if other == index else least[other]
         for (p, _), seconds in zip(users, values, strict=True):
             totals[p] = totals[p] + seconds
     return np.asarray(sum(pool.exposed_s(t) for pool, t in zip(instance.pools, totals, strict=True)))

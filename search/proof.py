@@ -60,6 +60,11 @@ class Clock:
         return time.monotonic() - self._start
 
     @property
+    def left_s(self) -> float | None:
+        """Seconds left of the limit, at least 0; None without one."""
+        return None if self._limit is None else max(0.0, self._limit - self.elapsed_s)
+
+    @property
     def expired(self) -> bool:
         """Whether the limit has passed; never without one."""
         return self._limit is not None and self.elapsed_s >= self._limit

@@ -1,0 +1,153 @@
+"""What is to be placed: the strategy and traffic of a plan, on the system that it was made for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from shardwise.costmodel.estimate import Estimate
+from shardwise.costmodel.exposed import Collective, Pool
+from shardwise.costmodel.strategy import Strategy
+from shardwise.hardware_profiles.cluster import Cluster
+from shardwise.hardware_profiles.errors import InputError, UnknownNameError
+from shardwise.hardware_profiles.load_cluster import load_cluster
+from shardwise.hardware_profiles.text_files import read_text
+from shardwise.launchers.base import get_launcher
+from shardwise.launchers.ranks import MEGATRON_ORDER
+
+from .plan import Plan
+
+MOST_BYTES = 64 << 20
+"""A plan with every runner-up takes a few hundred kilobytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A strategy with the traffic of its steps, the system it was planned for, and how a launcher orders ranks."""
+
+    model: str
+    strategy: Strategy
+    pools: tuple[Pool, ...]
+    cluster: Cluster
+    launcher: str
+    rank_order: str
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that the job takes."""
+        return self.cluster.num_gpus // self.cluster.node_size
+
+
+def read_job(
+    plan: Plan | Estimate | Mapping[str, Any] | str | Path, cluster: Cluster | str | Path | None = None
+) -> Job:
+    """The job of a plan: the object, its document (``Plan.as_dict``) or the file ``plan.json``.
+
+    ``cluster`` stands in for the system that the document names. Raises InputError naming file and key.
+    """
+    if isinstance(plan, (Plan, Estimate)):
+        estimate = plan.estimate if isinstance(plan, Plan) else plan
+        system, launcher = estimate.problem.cluster, plan.launcher if isinstance(plan, Plan) else ""
+        if cluster is not None:
+            system = _system("plan", cluster, system.num_gpus)
+        job = Job(estimate.problem.model.name, estimate.strategy, estimate.pools, system, launcher, _order(launcher))
+    else:
+        job = _from_document(*_document(plan), cluster)
+    return _checked(job)
+
+
+class _CollectiveFile(BaseModel):
+    collective: str
+    tensor_bytes: float = Field(ge=0)
+    group_size: int = Field(ge=2)
+    stride: int = Field(ge=1)
+    count: float = Field(ge=0)
+
+
+class _PoolFile(BaseModel):
+    parallelism: str
+    repeat: float = Field(ge=0)
+    hidden_share: float = Field(ge=0, le=1)
+    room_s: float = Field(ge=0)
+    slowdown: float = Field(ge=0)
+    collectives: list[_CollectiveFile]
+
+
+class _PlanFile(BaseModel):
+    model: str
+    cluster: str
+    num_gpus: int = Field(ge=1)
+    strategy: dict[str, Any]
+    pools: list[_PoolFile]
+    launcher: str = ""
+
+
+def _document(plan: Mapping[str, Any] | str | Path) -> tuple[str, Any]:
+    if isinstance(plan, Mapping):
+        return "plan", plan
+    text = read_text(Path(plan), "a plan.json, as `shardwise plan --json` or --out writes it", MOST_BYTES)
+    try:
+        return str(plan), json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{plan}:{error.lineno}: broken JSON: {error.msg}; expected a plan.json") from None
+    except RecursionError:
+        raise InputError(f"{plan}: broken JSON: nested too deeply; expected a plan.json") from None
+
+
+def _from_document(where: str, raw: Any, cluster: Cluster | str | Path | None) -> Job:
+    try:
+        document = TypeAdapter(_PlanFile).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "document"
+        hint = " (written before plans kept their traffic? plan again)" if key == "pools" else ""
+        raise InputError(f"{where}: {key}: {first['msg'].lower()}; expected a plan.json{hint}") from None
+    pools = tuple(
+        Pool(p.parallelism, tuple(Collective(**c.model_dump()) for c in p.collectives), p.repeat, p.hidden_share,
+             p.room_s, p.slowdown)
+        for p in document.pools
+    )  # fmt: skip
+    system = _system(where, document.cluster if cluster is None else cluster, document.num_gpus)
+    strategy = _strategy(where, document.strategy)
+    return Job(document.model, strategy, pools, system, document.launcher, _order(document.launcher))
+
+
+def _system(where: str, cluster: Cluster | str | Path, num_gpus: int) -> Cluster:
+    if isinstance(cluster, Cluster):
+        return cluster if cluster.num_gpus == num_gpus else cluster.with_num_gpus(num_gpus)
+    try:
+        return load_cluster(cluster, num_gpus)
+    except UnknownNameError as error:
+        raise InputError(f"{where}: cluster = {str(cluster)!r}: {error}; name its YAML file as the cluster") from None
+
+
+def _strategy(where: str, raw: dict[str, Any]) -> Strategy:
+    known = {f.name for f in fields(Strategy)}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in known}
+    degrees = ("tp", "cp", "pp", "dp", "ep", "etp")
+    for key in degrees:
+        if not isinstance(values.get(key), int) or values[key] < 1:
+            raise InputError(f"{where}: strategy.{key} = {values.get(key)!r}: expected a whole number of 1 or more")
+    return replace(Strategy(), **values)
+
+
+def _order(launcher: str) -> str:
+    return get_launcher(launcher).rank_order if launcher else MEGATRON_ORDER
+
+
+def _checked(job: Job) -> Job:
+    cluster = job.cluster
+    if job.strategy.world_size != cluster.num_gpus:
+        raise InputError(
+            f"plan: tp·cp·dp·pp = {job.strategy.world_size}: expected the {cluster.num_gpus} GPUs that the plan is for"
+        )
+    if cluster.num_gpus % cluster.node_size:
+        raise InputError(f"plan: {cluster.num_gpus} GPUs are part of one node of {cluster.node_size}: nothing to place")
+    if job.rank_order != MEGATRON_ORDER:
+        raise InputError(f"plan: launcher {job.launcher} orders ranks {job.rank_order}: expected {MEGATRON_ORDER}")
+    return job
