@@ -64,7 +64,7 @@ FAMILIES: tuple[Family, ...] = (
         ("nemo", "megatron-bridge"),
     ),
 )  # fmt: skip
-"""First match of ``words`` wins. Newest release last."""
+"""Families of a name's first match come first. Newest release last."""
 
 BEFORE_HOPPER = frozenset({"megatron-2020", "megatron-2021", "megatron-2022"})
 """Releases that no device later than A100 ran."""
@@ -93,20 +93,19 @@ def nearest_runtime(
     dtype: str | None,
     *,
     sharded: bool = False,
-    mixture: bool = False,
     struck: Collection[str] = (),
 ) -> str:
     """Name of the profile that comes nearest. ``struck`` ones are not considered.
 
-    ``sharded``: parameters are sharded (FSDP, ZeRO 3); ``mixture``: a mixture of experts.
+    ``sharded``: parameters are sharded (FSDP, ZeRO 3).
     """
-    named = [f for f in FAMILIES if software and re.search(f.words, software, re.IGNORECASE)][:1]
-    heirs = [_family(name) for f in named for name in f.heirs]
-    for family in (*named, *heirs, *_by_device(accelerator, dtype, sharded)):
+    named = [f for f in FAMILIES if software and re.search(f.words, software, re.IGNORECASE)]
+    related = [family for f in named for family in (f, *map(_family, f.heirs))]
+    for family in (*related, *_by_device(accelerator, dtype, sharded)):
         profiles = [p for p in family.profiles if p not in struck and runs_on(p, accelerator)]
         if profiles:
-            release = _version(software or "") if family in named or family in heirs else ()
-            return _release(profiles, release, accelerator, dtype, mixture)
+            release = _version(software or "") if family in related else ()
+            return _release(profiles, release, accelerator, dtype)
     return "megatron-core"
 
 
@@ -127,9 +126,7 @@ def _by_device(accelerator: Accelerator, dtype: str | None, sharded: bool) -> li
     return [_family(name) for name in (*names, "megatron-core")]
 
 
-def _release(
-    profiles: list[str], wanted: tuple[int, ...], accelerator: Accelerator, dtype: str | None, mixture: bool
-) -> str:
+def _release(profiles: list[str], wanted: tuple[int, ...], accelerator: Accelerator, dtype: str | None) -> str:
     """The profile of a family: the latest release that is not later than the stated one, or what fits the device."""
     if wanted:
         dated = [p for p in profiles if len(_version(p)) > 0 and (_version(p)[0] > 1000) == (wanted[0] > 1000)]
@@ -139,8 +136,7 @@ def _release(
     if accelerator.name.startswith("V100"):
         return profiles[0]
     for name, fits in (
-        ("megatron-core-moe", mixture),
-        ("megatron-core", not mixture),
+        ("megatron-core", True),
         ("megatron-2021", True),
         ("megatron-deepspeed-bf16", dtype == "bf16"),
         ("megatron-deepspeed", True),

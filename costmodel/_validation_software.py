@@ -119,7 +119,6 @@ def _chosen(
         accelerator,
         parallel.get("dtype"),
         sharded=bool(parallel.get("fsdp")) or parallel.get("zero_stage") == 3,
-        mixture=bool(row["model"].get("moe")),
         struck=struck,
     )
     notes.append(f"{_why_nearest(software, known, accelerator)}: runtime {name}, the nearest")

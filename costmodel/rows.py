@@ -250,16 +250,16 @@ def _data_parallel(parallel: Mapping[str, Any], gpus: int, model_ranks: int, not
 def _microbatches(parallel: Mapping[str, Any], runtime: Runtime, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
     batch, mbs = parallel["global_batch_size_seqs"], parallel.get("micro_batch_size")
     if mbs is None:
-        if pp > 1 or runtime.default_zero != 3:
+        if pp > 1 and runtime.fsdp:  # releases of torchtitan differ in how they cut a batch into micro-batches
             raise RowSkippedError("parallel.micro_batch_size is not stated")
         if batch % dp:
             raise RowSkippedError(
                 f"parallel.micro_batch_size is not stated, and dp = {dp} does not divide the batch {batch}"
             )
-        notes.append(
-            f"parallel.micro_batch_size is not stated: {batch // dp}, no gradient accumulation ({runtime.name})"
-        )
-        return batch // dp, 1
+        whole = pp == 1 and runtime.default_zero == 3
+        mbs, why = (batch // dp, "no gradient accumulation") if whole else (1, "as in the framework's examples")
+        notes.append(f"parallel.micro_batch_size is not stated: {mbs}, {why} ({runtime.name})")
+        return mbs, batch // (dp * mbs)
     mbs = _degree(parallel, "micro_batch_size", notes, None)
     if batch % (dp * mbs):
         raise RowSkippedError(f"parallel: dp·mbs = {dp}·{mbs} does not divide the batch {batch}")

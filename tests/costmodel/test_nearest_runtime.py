@@ -53,7 +53,7 @@ def test_by_device_precision_and_sharding_where_nothing_is_said():
     assert nearest_runtime(None, A100, "fp16") == "megatron-2021"
     assert nearest_runtime(None, V100, "fp16") == "megatron-2020"
     assert nearest_runtime(None, A100, "bf16") == "megatron-core"
-    assert nearest_runtime(None, H100, "bf16", mixture=True) == "megatron-core-moe"
+    assert nearest_runtime("megatron-2021", H100, "bf16", sharded=True) == "megatron-core"
     assert nearest_runtime(None, H100, "fp8", sharded=True) == "torchtitan"
     assert nearest_runtime("a framework nobody knows", H100, "bf16") == "megatron-core"
 

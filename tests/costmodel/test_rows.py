@@ -113,9 +113,17 @@ def test_degrees_that_do_not_multiply_are_skipped():
     assert "does not divide the batch" in reason(parallel__global_batch_size_seqs=130)
 
 
-@pytest.mark.parametrize("key", ["micro_batch_size", "global_batch_size_seqs", "dtype", "tp"])
+@pytest.mark.parametrize("key", ["global_batch_size_seqs", "dtype", "tp"])
 def test_what_has_no_default_is_skipped(key: str):
     assert f"parallel.{key} is not stated" in reason(**{f"parallel__{key}": None})
+
+
+def test_without_a_micro_batch_it_is_one_sequence_as_in_examples():
+    inputs = read(parallel__micro_batch_size=None)
+    assert (inputs.strategy.micro_batch_size, inputs.strategy.num_microbatches) == (1, 32)
+    assert any("micro_batch_size is not stated: 1" in note for note in inputs.assumptions)
+    why = reason(software="torchtitan", parallel__micro_batch_size=None, parallel__zero_stage=3)
+    assert "micro_batch_size is not stated" in why
 
 
 def test_fsdp_without_a_micro_batch_does_not_accumulate():
