@@ -71,6 +71,24 @@ class Batch:
         return evaluate(problem, self.strategies).step_time_s
 
 
+def batches_of(runs: Sequence[Run]) -> list[Batch]:
+    """The runs by problem, without knobs; one whose layers are split explicitly stands alone."""
+    members: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, run in enumerate(runs):
+        explicit = run.inputs.strategy.layers_per_stage is not None
+        members[id(run.inputs.problem), i if explicit else -1].append(i)
+    return [
+        Batch(
+            runs[where[0]].inputs.problem,
+            Strategies.of(runs[i].inputs.strategy for i in where),
+            np.array(where),
+            (),
+            runs[where[0]].inputs.strategy if key[1] >= 0 else None,
+        )
+        for key, where in members.items()
+    ]
+
+
 def thinned(runs: Sequence[Run], most: int) -> list[Run]:
     """At most that many runs of each source, evenly spaced in the order of the file."""
     members: dict[str, list[Run]] = defaultdict(list)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import collectives as _c
 from .accelerator import Accelerator, Figure
+from .calibration import Calibration
 from .errors import InputError
 
 Array = NDArray[np.float64]
@@ -26,6 +27,25 @@ class Ramp:
     launch_s: float = 0.0
     fill_s: float = 0.0
     copy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured over predicted seconds of one kind, by message size, for groups like one that was measured.
+
+    ``ranks`` in ``domains`` domains of the innermost tier; ``nbytes`` ascending, ``factors`` beside them: between sizes
+    the logarithm is interpolated over the logarithm of the size, beyond the ends it stays.
+    """
+
+    kind: str
+    ranks: int
+    domains: int
+    nbytes: tuple[float, ...]
+    factors: tuple[float, ...]
+
+
+CURVE_REACH = 2.0
+"""Doublings of group size, and of members per domain, over which a curve fades to 1: assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +68,8 @@ class Tier:
     nvls: bool = False
     technology: str = ""
     ramps: dict[str, Ramp] = field(default_factory=dict)
+    curves: tuple[Curve, ...] = ()
+    """What measurements on this tier add to the law, for groups whose traffic goes no farther out."""
 
 
 LARGEST_JOB = 1 << 20
@@ -72,6 +94,8 @@ class Cluster:
     """What the profile assumes for want of a source, one sentence each."""
     price_usd_per_gpu_hour: float | None = None
     """Dollars for one accelerator and hour; no shipped profile states one."""
+    calibration: Calibration | None = None
+    """The measurements behind the profile, where it was calibrated."""
 
     @property
     def node_size(self) -> int:
@@ -134,6 +158,8 @@ class Cluster:
             seconds = _c.p2p_s(group, laws, data)
         else:
             seconds = _c.broadcast_s(group, laws, data)
+        if any(tier.curves for tier in self.tiers):
+            seconds = seconds * _curve_factor(self.tiers, kind, group, data)
         return np.asarray(np.where((group.n > 1) & (data > 0), seconds, 0.0))
 
     def collective_tier_bytes(self, kind: str, nbytes: ArrayLike, size: ArrayLike, stride: ArrayLike) -> Array:
@@ -182,6 +208,27 @@ def _law(tier: Tier, kind: str) -> _c.TierLaw:
     ramp = tier.ramps.get(kind, Ramp())
     rate = tier.bytes_per_s * share / tier.oversubscription
     return _c.TierLaw(rate, tier.latency_s, ramp.fill_s, ramp.launch_s, ramp.copy)
+
+
+def _curve_factor(tiers: tuple[Tier, ...], kind: str, group: _c.Group, nbytes: Array) -> Array | float:
+    """The nearest curve of each group's outermost tier, faded by how unlike the measured group it is."""
+    factor: Array | float = 1.0
+    outermost = sum((span > 1).astype(np.int64) for span in group.spans)
+    size = np.log2(np.maximum(nbytes, 1.0))
+    for tier in range(len(group.spans)):
+        nearest: Array | float = CURVE_REACH
+        exponent: Array | float = 0.0
+        for curve in tiers[tier].curves:
+            if curve.kind != kind:
+                continue
+            away = np.abs(np.log2(group.n / curve.ranks))
+            inside = np.abs(np.log2(group.n / group.spans[0] / (curve.ranks / curve.domains)))
+            apart = np.maximum(away, inside)
+            drawn = np.interp(size, np.log2(curve.nbytes), np.log(curve.factors)) * (1.0 - apart / CURVE_REACH)
+            exponent = np.where(apart < nearest, drawn, exponent)
+            nearest = np.minimum(nearest, apart)
+        factor = np.where(outermost == tier, np.exp(exponent), factor)
+    return factor
 
 
 def _nvls(tier: Tier) -> _c.NvlsLaw | None:

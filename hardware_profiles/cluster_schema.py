@@ -6,13 +6,12 @@ keys replace the base's, its tiers override the base's tier of the same name key
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Optional
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from .accelerator_schema import Origin, Text
-
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast", "nvls"]
+from .calibration_schema import AcceleratorFiguresFile, CalibrationFile, CurveFile, Kind, RampFile
 
 
 class _Strict(BaseModel):
@@ -98,6 +97,8 @@ class TierFile(_Strict):
         default_factory=dict, description="share of the rate by kind, where it differs"
     )
     nvls: bool = Field(False, description="the switches reduce (innermost tier only)")
+    ramps: dict[Kind, RampFile] = Field(default_factory=dict, description="message-size ramps by kind, where measured")
+    curves: list[CurveFile] = Field(default_factory=list, description="what measurements add to the law, by size")
 
 
 class SystemFile(_Strict):
@@ -112,6 +113,10 @@ class SystemFile(_Strict):
     tiers: Annotated[list[TierFile], Field(min_length=1, max_length=8)] = Field(description="innermost first")
     num_gpus: Size | None = Field(None, description="accelerators of a job when none is asked for; default: all")
     assumptions: list[Text] = Field(default_factory=list, description="what is assumed for want of a source")
+    accelerator_figures: AcceleratorFiguresFile | None = Field(
+        None, description="figures of the accelerator as measured on this system"
+    )
+    calibration: CalibrationFile | None = Field(None, description="the measurements behind the profile")
     source: Text = Field(description="where the system is described")
 
 

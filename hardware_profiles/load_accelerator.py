@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from .accelerator import Accelerator, AttentionLaw, GemmLaw, ScaleUp
-from .accelerator_schema import AcceleratorFile, AttentionLawFile
+from .accelerator_schema import AcceleratorFile, AttentionLawFile, GemmLawFile
+from .calibration_schema import AcceleratorFiguresFile
 from .errors import InputError, UnknownNameError
 from .text_files import is_there
 from .yaml_files import figures, first_problem, read_head, read_mapping, slug
@@ -75,6 +77,27 @@ def _read(path: Path) -> Accelerator:
     return _build(checked)
 
 
+def with_figures(accelerator: Accelerator, file: AcceleratorFiguresFile) -> Accelerator:
+    """The accelerator with the figures that a system file gives in place of the profile's. Raises InputError."""
+    for dtype in (*file.gemm, *file.sustained):
+        if dtype not in accelerator.peak_flops:
+            have = ", ".join(sorted(accelerator.peak_flops))
+            raise InputError(f"{dtype}: {accelerator.name} has no peak for it; expected one of {have}")
+    share = file.memory_efficiency
+    return replace(
+        accelerator,
+        gemm={**accelerator.gemm, **{str(d): _gemm(law) for d, law in file.gemm.items()}},
+        attention={**accelerator.attention, **{str(k): _attention(law) for k, law in file.attention.items()}},
+        sustained={**accelerator.sustained, **{str(d): f.value for d, f in file.sustained.items()}},
+        memory_efficiency=share.value if share else accelerator.memory_efficiency,
+        figures={**accelerator.figures, **dict(figures(file))},
+    )
+
+
+def _gemm(law: GemmLawFile) -> GemmLaw:
+    return GemmLaw(law.efficiency.value, law.m0.value, law.n0.value, law.k0.value, law.overhead_s.value)
+
+
 def _attention(law: AttentionLawFile) -> AttentionLaw:
     return AttentionLaw(
         forward=law.forward.value,
@@ -90,10 +113,6 @@ def _attention(law: AttentionLawFile) -> AttentionLaw:
 
 
 def _build(file: AcceleratorFile) -> Accelerator:
-    laws = {
-        dtype: GemmLaw(law.efficiency.value, law.m0.value, law.n0.value, law.k0.value, law.overhead_s.value)
-        for dtype, law in file.gemm.items()
-    }
     up = file.scale_up
     return Accelerator(
         name=file.name,
@@ -103,7 +122,7 @@ def _build(file: AcceleratorFile) -> Accelerator:
         memory_bytes_per_s=file.memory_bytes_per_s.value,
         memory_efficiency=file.memory_efficiency.value,
         host_bytes_per_s=file.host_bytes_per_s.value,
-        gemm={str(dtype): law for dtype, law in laws.items()},
+        gemm={str(dtype): _gemm(law) for dtype, law in file.gemm.items()},
         attention={kernel: _attention(law) for kernel, law in file.attention.items()},
         figures=dict(figures(file)),
         aliases=tuple(file.aliases),

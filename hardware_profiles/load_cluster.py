@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from .accelerator import Figure
-from .cluster import Cluster, Ramp, Tier
+from .cluster import Cluster, Curve, Ramp, Tier
 from .cluster_schema import ExtendingFile, SystemFile, TechnologyFile, TierFile
 from .errors import InputError, UnknownNameError
-from .load_accelerator import load_accelerator
+from .load_accelerator import load_accelerator, with_figures
 from .text_files import is_there
 from .yaml_files import figures as figures_of
 from .yaml_files import first_problem, read_head, read_mapping, slug
@@ -108,7 +108,11 @@ def _merged_tiers(base: Any, own: list[dict[str, Any]]) -> list[Any]:
     tiers = {tier["name"]: tier for tier in base if isinstance(tier, dict) and "name" in tier}
     for tier in own:
         given = {key: value for key, value in tier.items() if value is not None}
-        tiers[tier["name"]] = {**tiers.get(tier["name"], {}), **given}
+        under = tiers.get(tier["name"], {})
+        for key in ("efficiency", "ramps"):  # by kind: the base's other kinds stay
+            if isinstance(under.get(key), dict) and isinstance(given.get(key), dict):
+                given[key] = {**under[key], **given[key]}
+        tiers[tier["name"]] = {**under, **given}
 
     def size(tier: dict[str, Any]) -> float:
         value = tier.get("size")
@@ -145,6 +149,11 @@ def _build(path: Path, file: SystemFile) -> Cluster:
         accelerator = load_accelerator(file.accelerator)
     except InputError as error:
         raise InputError(f"{path}: accelerator = {file.accelerator!r}: {error}") from None
+    if file.accelerator_figures is not None:
+        try:
+            accelerator = with_figures(accelerator, file.accelerator_figures)
+        except InputError as error:
+            raise InputError(f"{path}: accelerator_figures: {error}") from None
     cluster = Cluster(
         name=file.name,
         accelerator=accelerator,
@@ -157,6 +166,7 @@ def _build(path: Path, file: SystemFile) -> Cluster:
         aliases=tuple(file.aliases),
         assumptions=tuple(file.assumptions),
         price_usd_per_gpu_hour=None if file.price_usd_per_gpu_hour is None else file.price_usd_per_gpu_hour.value,
+        calibration=file.calibration.build() if file.calibration else None,
     )
     if file.num_gpus is None:
         return cluster
@@ -176,6 +186,9 @@ def _tier(path: Path, at: int, file: TierFile, figures: dict[str, Figure]) -> Ti
     latency = file.latency_s or technology.latency_s
     figures.setdefault(f"{key}.latency_s", Figure(latency.value, latency.origin, latency.source))
     efficiency = {kind: law.efficiency for kind, law in technology.kinds.items()}
+    for kind, ramp in file.ramps.items():
+        for field in ("launch_s", "fill_s", "copy_weight"):
+            figures[f"{key}.{field}.{kind}"] = Figure(getattr(ramp, field), ramp.origin, ramp.source)
     for kind, law in technology.kinds.items():
         for field in ("efficiency", "launch_s", "fill_s", "copy_weight"):
             figures.setdefault(f"{key}.{field}.{kind}", Figure(getattr(law, field), law.origin, law.source))
@@ -195,7 +208,11 @@ def _tier(path: Path, at: int, file: TierFile, figures: dict[str, Figure]) -> Ti
         efficiency={str(kind): share for kind, share in efficiency.items()},
         nvls=file.nvls,
         technology=file.technology,
-        ramps={str(k): Ramp(law.launch_s, law.fill_s, law.copy_weight) for k, law in technology.kinds.items()},
+        ramps={
+            **{str(k): Ramp(law.launch_s, law.fill_s, law.copy_weight) for k, law in technology.kinds.items()},
+            **{str(k): Ramp(own.launch_s, own.fill_s, own.copy_weight) for k, own in file.ramps.items()},
+        },
+        curves=tuple(Curve(c.kind, c.ranks, c.domains, tuple(c.bytes), tuple(c.factors)) for c in file.curves),
     )
 
 
