@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from .inputs import Request
 from .options import json_option, problem_options
 from .output import console, print_json
+from .trace import prepare_trace, print_trace, trace_option, write_trace
 
 if TYPE_CHECKING:
     from shardwise.costmodel.estimate import Estimate
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
     metavar="KEY=VALUE,…",
     help='The layout, such as "tp=8,pp=8,vpp=3,mbs=1,sp=on,recompute=selective,zero=1".',
 )
+@trace_option
 @json_option
-def estimate(strategy: str, as_json: bool, **options: Any) -> None:
+def estimate(strategy: str, trace: Path | None, as_json: bool, **options: Any) -> None:
     """Predict step time, memory and traffic of one layout, and say whether it fits and launches.
 
     What the layout leaves out follows the runtime's habits; dp and the number of micro-batches follow from the batch.
@@ -32,6 +35,7 @@ def estimate(strategy: str, as_json: bool, **options: Any) -> None:
     from shardwise.search.planner import estimate as predict
 
     request = Request.read(**options)
+    prepare_trace(trace)
     answer = predict(
         request.model,
         request.cluster,
@@ -41,10 +45,13 @@ def estimate(strategy: str, as_json: bool, **options: Any) -> None:
         memory_margin=request.memory_margin,
     )
     broken = [str(v) for v in get_launcher(request.launcher).violations(answer.problem, answer.strategy)]
+    simulation = None if trace is None else write_trace(trace, answer)
     if as_json:
         print_json(_document(answer, request.launcher, broken))
-    else:
-        _print(answer, request.launcher, broken)
+        return
+    _print(answer, request.launcher, broken)
+    if trace is not None and simulation is not None:
+        print_trace(console(), trace, simulation)
 
 
 def _document(answer: Estimate, launcher: str, broken: list[str]) -> dict[str, Any]:

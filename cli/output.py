@@ -62,25 +62,33 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value, ascii_only=not unicode))
 
 
-def prepare_folder(path: Path) -> None:
-    """Check before long work that files can be written into ``path``. Raises InputError if not."""
+def prepare_folder(path: Path, option: str = "--out") -> None:
+    """Check before long work that files can be written into ``path``. Raises InputError naming the option if not."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {path}: cannot be made a folder: {error.strerror}") from None
+        raise InputError(f"{option} {path}: cannot be made a folder: {error.strerror}") from None
     if not os.access(path, os.W_OK):
-        raise InputError(f"--out {path}: no permission to write there")
+        raise InputError(f"{option} {path}: no permission to write there")
 
 
-def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
+def prepare_file(path: Path, option: str = "--out") -> None:
+    """The same for one file."""
+    if is_there(path) and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise InputError(f"{option} {path}: expected a file to write, this is {kind}")
+    prepare_folder(path.parent, option)
+
+
+def write_files(folder: Path, files: Mapping[str, str], option: str = "--out") -> list[Path]:
     """Write all files into ``folder``: first beside their places, then renamed, so that none is ever half-written.
 
     Scripts (first line ``#!``) are made executable. Raises InputError if one cannot be written; then none is renamed.
     """
-    prepare_folder(folder)
+    prepare_folder(folder, option)
     for name in files:
         if is_there(folder / name) and not (folder / name).is_file():
-            raise InputError(f"--out {folder}: cannot write {name}: what has that name is not a file")
+            raise InputError(f"{option} {folder}: cannot write {name}: what has that name is not a file")
     staged: list[tuple[Path, Path]] = []
     try:
         for name, text in files.items():
@@ -92,16 +100,14 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     except OSError as error:
         for temporary, _ in staged:
             temporary.unlink(missing_ok=True)
-        raise InputError(f"--out {folder}: cannot write {error.filename}: {error.strerror}") from None
+        raise InputError(f"{option} {folder}: cannot write {error.filename}: {error.strerror}") from None
     return [target for _, target in staged]
 
 
-def write_file(path: Path, text: str) -> None:
+def write_file(path: Path, text: str, option: str = "--out") -> None:
     """Write one file whole or not at all."""
-    if is_there(path) and not path.is_file():
-        kind = "a folder" if path.is_dir() else "a device or a pipe"
-        raise InputError(f"--out {path}: expected a file to write, this is {kind}")
-    write_files(path.parent, {path.name: text})
+    prepare_file(path, option)
+    write_files(path.parent, {path.name: text}, option)
 
 
 def _write_beside(target: Path, text: str) -> Path:

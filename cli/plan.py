@@ -15,6 +15,7 @@ from .inputs import Request
 from .options import cases_options, integer, json_option, objective_options, read_wishes, seconds
 from .output import console, prepare_folder, print_json, to_json, write_files
 from .progress import progress_on_terminal
+from .trace import prepare_trace, print_trace, trace_option, write_trace
 
 if TYPE_CHECKING:
     from shardwise.search.infeasible import NothingFitsError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write launch files and plan.json into DIR."
 )
+@trace_option
 @json_option
 @click.pass_context
 def plan(
@@ -47,6 +49,7 @@ def plan(
     least: tuple[str, ...],
     most: tuple[str, ...],
     out: Path | None,
+    trace: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -68,6 +71,7 @@ def plan(
     request = Request.read(**options)
     if out is not None:
         prepare_folder(out)
+    prepare_trace(trace)
     try:
         answer = _search(request, wishes, objective, **search)
     except NothingFitsError as error:
@@ -75,7 +79,7 @@ def plan(
         if as_json:
             print_json(error.as_dict())
         raise
-    _show(answer, out, as_json)
+    _show(answer, out, trace, as_json)
 
 
 def _objective(chosen: bool, options: dict[str, Any]) -> Objective:
@@ -146,7 +150,7 @@ def _refuse_contradictions(request: Request, pins: dict[str, str], error: Nothin
     raise InputError(str(error))
 
 
-def _show(answer: Plan, out: Path | None, as_json: bool) -> None:
+def _show(answer: Plan, out: Path | None, trace: Path | None, as_json: bool) -> None:
     """Write the files, then print: what is printed has been written."""
     from .plan_report import SCRIPT, print_command, print_no_files, print_plan, print_written
 
@@ -155,6 +159,7 @@ def _show(answer: Plan, out: Path | None, as_json: bool) -> None:
     if out is not None and SCRIPT in files and len(answer.short_list) > 1:
         files |= _benchmark_files(answer)
     written = [] if out is None else write_files(out, {**files, "plan.json": to_json(document) + "\n"})
+    simulation = None if trace is None else write_trace(trace, answer.estimate)
     if as_json:
         print_json(document)
         return
@@ -165,6 +170,8 @@ def _show(answer: Plan, out: Path | None, as_json: bool) -> None:
     elif SCRIPT in files:
         print_command(terminal, files, answer.launcher)
     print_no_files(terminal, answer)
+    if trace is not None and simulation is not None:
+        print_trace(terminal, trace, simulation)
 
 
 def _launch_files(answer: Plan, wanted: bool) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .layers import distinct, layer_table
+from .layers import LayerTable, distinct, layer_table
 from .problem import Array, Ints, Problem
 from .splits import chunk_counts
 from .step import (
@@ -91,10 +91,10 @@ def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
     return counts[first[order]], first[order], repeats[order].astype(float)
 
 
-def single_group(problem: Problem, strategy: Strategy) -> Group:
-    """A group of one strategy on every pipeline rank, its explicit layer split honoured."""
+def single_group(problem: Problem, strategy: Strategy, table: LayerTable | None = None) -> Group:
+    """A group of one strategy on every pipeline rank, its explicit layer split honoured; ``table`` if it is known."""
     s, pp, vpp = Strategies.of([strategy]), strategy.pp, strategy.vpp
-    table, key = layer_table(problem, s), np.zeros(1, dtype=np.int64)
+    table, key = table or layer_table(problem, s), np.zeros(1, dtype=np.int64)
     chunks = chunk_counts(problem, pp, vpp, strategy.schedule, strategy.layers_per_stage)
     ranks = np.arange(pp)
     return Group(problem, table, s, key, chunks.sum(axis=0), ranks, np.ones(pp), pp, vpp, strategy.schedule, chunks)

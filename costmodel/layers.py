@@ -25,7 +25,7 @@ from .operators import (
 )
 from .problem import Array, Ints, Problem
 from .recompute import selective_recompute
-from .strategy import Strategies
+from .strategy import Strategies, Strategy
 from .traffic import BACKWARD, FORWARD, Comm, Geometry, layer_comms, selective_comms
 
 PARTS = ("gemm", "attention", "elementwise", "head_loss", "host", "tp_comm", "cp_comm", "ep_comm")
@@ -71,6 +71,11 @@ class LayerTable:
     def mtp(self) -> int:
         """Row of one multi-token-prediction layer, its head and loss included."""
         return int(self.forward.shape[1]) - 1
+
+
+def key_of(strategy: Strategy) -> tuple[object, ...]:
+    """What a strategy's layer table depends on, for one model, workload, cluster and runtime."""
+    return tuple(getattr(strategy, name) for name in _KEY)
 
 
 def distinct(strategies: Strategies) -> tuple[Strategies, Ints]:

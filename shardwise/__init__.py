@@ -27,6 +27,7 @@ _HOMES = {
     "Proof": "search.proof",
     "Runtime": "costmodel.runtime",
     "ShardwiseError": "hardware_profiles.errors",
+    "Simulation": "costmodel.simulation",
     "Strategy": "costmodel.strategy",
     "UnknownNameError": "hardware_profiles.errors",
     "Workload": "costmodel.workload",
@@ -34,6 +35,7 @@ _HOMES = {
     "load_cluster": "hardware_profiles.load_cluster",
     "load_runtime": "costmodel.runtime",
     "plan": "search.planner",
+    "simulate": "costmodel.simulation",
 }
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from shardwise.costmodel.model import ModelSpec
     from shardwise.costmodel.problem import Problem
     from shardwise.costmodel.runtime import Runtime, load_runtime
+    from shardwise.costmodel.simulation import Simulation, simulate
     from shardwise.costmodel.strategy import Strategy
     from shardwise.costmodel.workload import Workload
     from shardwise.hardware_profiles.cluster import Cluster
@@ -65,6 +68,7 @@ __all__ = [
     "Proof",
     "Runtime",
     "ShardwiseError",
+    "Simulation",
     "Strategy",
     "UnknownNameError",
     "Workload",
@@ -72,6 +76,7 @@ __all__ = [
     "load_cluster",
     "load_runtime",
     "plan",
+    "simulate",
 ]
 
 

@@ -23,6 +23,7 @@ NAMES = [
     "Proof",
     "Runtime",
     "ShardwiseError",
+    "Simulation",
     "Strategy",
     "UnknownNameError",
     "Workload",
@@ -30,6 +31,7 @@ NAMES = [
     "load_cluster",
     "load_runtime",
     "plan",
+    "simulate",
 ]
 HEAVY = ("numpy", "scipy", "torch", "optuna", "ortools", "matplotlib", "pandas", "pydantic", "rich")
 

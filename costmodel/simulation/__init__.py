@@ -1,5 +1,5 @@
 """A discrete-event simulation of one training step: every pipeline rank and stream."""
 
-from .simulate import Simulation, simulate, simulated_step_s
+from .simulate import Simulation, Simulator, simulate, simulated_step_s
 
-__all__ = ["Simulation", "simulate", "simulated_step_s"]
+__all__ = ["Simulation", "Simulator", "simulate", "simulated_step_s"]

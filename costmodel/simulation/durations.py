@@ -8,6 +8,7 @@ import numpy as np
 
 from ..evaluate import single_group
 from ..group import Group, recompute_share
+from ..layers import LayerTable
 from ..problem import Array, Problem
 from ..splits import check_split, stage_counts
 from ..step import (
@@ -50,6 +51,10 @@ class Durations:
     forward_traffic: Array
     """The same per micro-batch (ZeRO 2 and 3), ``[pp, chunk]``."""
     backward_traffic: Array
+    reduction_whole: Array
+    """All data parallel traffic of the backward pass once a step, hidden or not."""
+    buckets: Array
+    """Gradient buckets of each rank."""
     tied: float
     """All-reduce of tied embedding gradients between the first and the last stage."""
     optimizer: Array
@@ -64,21 +69,23 @@ class Durations:
         return np.stack([forward, backward, self.weight, backward + self.weight])
 
 
-def durations(problem: Problem, strategy: Strategy, buckets: int = 0) -> Durations:
+def durations(problem: Problem, strategy: Strategy, buckets: int = 0, table: LayerTable | None = None) -> Durations:
     """The durations of one strategy, its explicit layer split and recomputation included.
 
-    ``buckets``: gradient buckets of each rank, 0 for one per layer. InputError as ``estimate`` raises it.
+    ``buckets``: gradient buckets of each rank, 0 for one per layer; ``table``: the strategy's layer table, if it is at
+    hand. InputError as ``estimate`` raises it.
     """
     if strategy.layers_per_stage is not None:
         check_split(strategy.layers_per_stage, problem.model, strategy.pp, strategy.vpp)
-    group = single_group(problem, strategy)
+    group = single_group(problem, strategy, table)
     explicit = strategy.recompute_per_stage
     share = recompute_share(group, None if explicit is None else np.array(explicit))
     forward, backward, weight, again = _chunk_passes(group, strategy, share)
     message = p2p_s(group)
     runtime = problem.runtime
-    once, every = _gradients(group, forward, backward + weight + again, buckets)
     each = replace(group, strategies=group.strategies.take(np.zeros(group.pp, dtype=np.int64)))
+    count = np.full(group.pp, float(buckets)) if buckets else np.maximum(1.0, group.layers[:, 0])
+    once, every, whole = _gradients(each, forward, backward + weight + again, count)
     dense, expert = (x[:, 0] for x in parameters(group))
     optimizer, offload = optimizer_s(each, dense, expert)
     return Durations(
@@ -94,6 +101,8 @@ def durations(problem: Problem, strategy: Strategy, buckets: int = 0) -> Duratio
         reductions=once["backward"],
         forward_traffic=every["forward"],
         backward_traffic=every["backward"],
+        reduction_whole=whole,
+        buckets=count,
         tied=float(tied_embedding_s(group)[0]),
         optimizer=optimizer,
         offload=offload,
@@ -111,21 +120,22 @@ def _chunk_passes(group: Group, strategy: Strategy, share: Array) -> tuple[Array
 
 
 def _gradients(
-    group: Group, forward: Array, backward: Array, buckets: int
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Exposed data parallel traffic: once a step ``[pp]``, and with every micro-batch ``[pp, chunk]``."""
-    many = replace(group, strategies=group.strategies.take(np.zeros(group.pp, dtype=np.int64)))
-    m = group.strategies.num_microbatches[0]
-    dense, expert = (x[:, 0] for x in parameters(group))
-    times = gradient_times_each(many, dense, expert)
+    each: Group, forward: Array, backward: Array, buckets: Array
+) -> tuple[dict[str, Array], dict[str, Array], Array]:
+    """Exposed data parallel traffic: once a step ``[pp]``, and with every micro-batch ``[pp, chunk]``; by phase.
+
+    The last is all traffic of the backward pass that comes once a step. ``each`` holds the strategy once per rank.
+    """
+    m = each.strategies.num_microbatches[0]
+    dense, expert = (x[:, 0] for x in parameters(each))
+    times = gradient_times_each(each, dense, expert)
     windows = {"forward": forward, "backward": backward}
-    rank = {phase: group.share * seconds.sum(axis=1) for phase, seconds in windows.items()}
-    count = np.maximum(1.0, group.layers[:, 0]) if not buckets else float(buckets)
-    exposed = gradients_exposed(many, rank["forward"], rank["backward"], times, count)
+    rank = {phase: each.share * seconds.sum(axis=1) for phase, seconds in windows.items()}
+    exposed = gradients_exposed(each, rank["forward"], rank["backward"], times, buckets)
     once, every = {}, {}
     for phase, seconds in exposed.items():
-        repeated = repeats_gradients(many, phase)
+        repeated = repeats_gradients(each, phase)
         part = windows[phase] / np.maximum(rank[phase], 1e-300)[:, None]
         once[phase] = np.where(repeated, 0.0, seconds)
         every[phase] = np.where(repeated, seconds / m, 0.0)[:, None] * part
-    return once, every
+    return once, every, np.where(repeats_gradients(each, "backward"), 0.0, times["backward"])

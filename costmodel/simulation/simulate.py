@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ..layers import LayerTable, key_of, layer_table
 from ..problem import Array, Problem
-from ..strategy import Strategy
+from ..strategy import Strategies, Strategy
 from .durations import Durations, durations
 from .graph import KINDS, Graph, graph
 from .orders import WEIGHT
+from .trace import chrome_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,54 @@ class Simulation:
         """The step by named part on the slowest rank; sums to ``step_time_s``."""
         return self.parts_by_rank_s[self.slowest_rank]
 
+    def trace(self) -> dict[str, Any]:
+        """The step as a Chrome trace, plain values for JSON: one process per pipeline rank, one thread per stream."""
+        return chrome_trace(self)
+
+
+class Simulator:
+    """Simulates many strategies of one problem; layers that were costed once are not costed again."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._tables: dict[tuple[object, ...], LayerTable] = {}
+
+    def step_s(self, strategy: Strategy, *, microbatch_group: int = 0, buckets: int = 0) -> float:
+        """Seconds of one step; arguments and errors as ``simulate``."""
+        known, times = self._prepared(strategy, microbatch_group, buckets)
+        end = _ends_s(known, times, times.table[known.kind, known.rank, known.chunk])
+        meet = _meet_s(times, end[known.last] + times.reductions)
+        return meet + float((times.optimizer + times.offload).max()) + times.fixed
+
+    def simulate(self, strategy: Strategy, *, microbatch_group: int = 0, buckets: int = 0) -> Simulation:
+        """One step in full; arguments and errors as ``simulate``."""
+        known, times = self._prepared(strategy, microbatch_group, buckets)
+        passes = times.table[known.kind, known.rank, known.chunk]
+        end = _ends_s(known, times, passes)
+        rank_end = end[known.last] + times.reductions
+        meet = _meet_s(times, rank_end)
+        step = meet + float((times.optimizer + times.offload).max()) + times.fixed
+        around = np.where(known.kind == KINDS.index(WEIGHT), 0.0, times.wait)
+        return Simulation(
+            problem=self.problem,
+            strategy=strategy,
+            step_time_s=step,
+            graph=known,
+            durations=times,
+            begin_s=end - passes + around,
+            end_s=end,
+            rank_end_s=rank_end,
+            meet_s=meet,
+            parts_by_rank_s=tuple(_parts_s(known, times, rank, step) for rank in range(known.pp)),
+        )
+
+    def _prepared(self, strategy: Strategy, group: int, buckets: int) -> tuple[Graph, Durations]:
+        known = _graph(self.problem, strategy, group)
+        key = key_of(strategy)
+        if key not in self._tables:
+            self._tables[key] = layer_table(self.problem, Strategies.of([strategy]))
+        return known, durations(self.problem, strategy, buckets, self._tables[key])
+
 
 def simulate(problem: Problem, strategy: Strategy, *, microbatch_group: int = 0, buckets: int = 0) -> Simulation:
     """Simulate one step of a strategy, its explicit layer split and recomputation included.
@@ -73,35 +124,12 @@ def simulate(problem: Problem, strategy: Strategy, *, microbatch_group: int = 0,
     Raises InputError where ``estimate`` does, where the schedule does not exist for these pp and m, and for a group
     that Megatron refuses.
     """
-    known = _graph(problem, strategy, microbatch_group)
-    times = durations(problem, strategy, buckets)
-    passes = times.table[known.kind, known.rank, known.chunk]
-    end = _ends_s(known, times, passes)
-    rank_end = end[known.last] + times.reductions
-    meet = _meet_s(times, rank_end)
-    step = meet + float((times.optimizer + times.offload).max()) + times.fixed
-    around = np.where(known.kind == KINDS.index(WEIGHT), 0.0, times.wait)
-    return Simulation(
-        problem=problem,
-        strategy=strategy,
-        step_time_s=step,
-        graph=known,
-        durations=times,
-        begin_s=end - passes + around,
-        end_s=end,
-        rank_end_s=rank_end,
-        meet_s=meet,
-        parts_by_rank_s=tuple(_parts_s(known, times, rank, step) for rank in range(known.pp)),
-    )
+    return Simulator(problem).simulate(strategy, microbatch_group=microbatch_group, buckets=buckets)
 
 
 def simulated_step_s(problem: Problem, strategy: Strategy, *, microbatch_group: int = 0, buckets: int = 0) -> float:
-    """``simulate(...).step_time_s`` and nothing else, for loops over many variants."""
-    known = _graph(problem, strategy, microbatch_group)
-    times = durations(problem, strategy, buckets)
-    end = _ends_s(known, times, times.table[known.kind, known.rank, known.chunk])
-    meet = _meet_s(times, end[known.last] + times.reductions)
-    return meet + float((times.optimizer + times.offload).max()) + times.fixed
+    """``simulate(...).step_time_s`` and nothing else. A loop over many strategies is quicker with a ``Simulator``."""
+    return Simulator(problem).step_s(strategy, microbatch_group=microbatch_group, buckets=buckets)
 
 
 def _graph(problem: Problem, strategy: Strategy, group: int) -> Graph:
