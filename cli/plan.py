@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--min", "least", multiple=True, metavar="KEY=N", help="Lower limit: dp=4. Repeatable.")
 @click.option("--max", "most", multiple=True, metavar="KEY=N", help="Upper limit: cp=1. Repeatable.")
 @click.option("--top", type=integer, default="5", show_default=True, help="Layouts to show, the best included.")
+@click.option("--pareto", type=integer, metavar="POINTS", help="Prove a front of step time against memory headroom: 8.")
 @click.option("--time-limit", type=seconds, help="Stop searching after this many seconds; the gap is stated.")
 @click.option("--refine/--no-refine", default=True, show_default=True, help="Refine the best layouts with Optuna.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of the refinement.")
@@ -67,7 +68,7 @@ def plan(
     }
     chosen = context.get_parameter_source("objective") is not click.core.ParameterSource.DEFAULT
     objective = _objective(chosen, options)
-    search = {name: options.pop(name) for name in ("top", "time_limit", "refine", "seed")}
+    search = {name: options.pop(name) for name in ("top", "pareto", "time_limit", "refine", "seed")}
     request = Request.read(**options)
     if out is not None:
         prepare_folder(out)
@@ -108,6 +109,7 @@ def _search(
     objective: Objective,
     *,
     top: int,
+    pareto: int | None,
     time_limit: float | None,
     refine: bool,
     seed: int,
@@ -131,6 +133,7 @@ def _search(
             least=wishes["least"],
             most=wishes["most"],
             top=top,
+            pareto_points=pareto or 0,
             time_limit_s=time_limit,
             refine_trials=DEFAULT_TRIALS if refine else 0,
             seed=seed,

@@ -50,6 +50,7 @@ def print_plan(out: Console, plan: Plan) -> None:
     _print_why(out, plan)
     _print_alternatives(out, plan)
     _print_short_list(out, plan)
+    _print_pareto(out, plan)
     _print_proof(out, plan)
     print_assumptions(out, plan.assumptions, plan.estimate.mfu_convention)
 
@@ -86,7 +87,9 @@ def print_written(out: Console, folder: Path, written: list[Path]) -> None:
 
 
 def _print_why(out: Console, plan: Plan) -> None:
-    table = new_table("Why not otherwise (everything else chosen anew)", "change", "step", "price", "why")
+    table = new_table(
+        "Why not otherwise (everything else chosen anew; ≤ at most, not proven)", "change", "step", "price", "why"
+    )
     for notch in plan.why:
         name = plain(notch.dimension)
         table.add_row(f"{name} {_value(notch.value)} → {_value(notch.other)}", *_price(plan, notch))
@@ -98,7 +101,7 @@ def _price(plan: Plan, notch: Notch) -> tuple[str, str, str]:
 
     if notch.step_time_s is None:
         return "", "", escape(notch.reason)
-    price = change(notch.step_time_s / plan.step_time_s)
+    price = f"{'' if notch.exact else '≤ '}{change(notch.step_time_s / plan.step_time_s)}"
     layout = "" if notch.strategy is None else words.short_layout(notch.strategy, plan.problem.model.is_moe)
     return seconds(notch.step_time_s), price, layout
 
@@ -139,6 +142,25 @@ def _print_short_list(out: Console, plan: Plan) -> None:
     for e in plan.short_list:
         layout = words.short_layout(e.strategy, plan.problem.model.is_moe)
         text_line(out, f"  {seconds(e.step_time_s)}  {layout}")
+
+
+def _print_pareto(out: Console, plan: Plan) -> None:
+    """The front, where one was proven: what memory headroom costs."""
+    if any(p.bound_s is None for p in plan.pareto):
+        return
+    table = new_table("Step time against memory headroom (proven)", "layout", "step", "price", "GiB", "free")
+    for point in plan.pareto:
+        assert point.bound_s is not None
+        gap = 1.0 - point.bound_s / point.step_time_s
+        unsure = f" (gap {gap:.1%})" if gap > plan.proof.tolerance else ""
+        table.add_row(
+            words.short_layout(point.strategy, plan.problem.model.is_moe),
+            f"{seconds(point.step_time_s)}{unsure}",
+            change(point.step_time_s / plan.step_time_s) if point is not plan.pareto[0] else "plan",
+            gib(point.peak_memory_bytes),
+            gib(point.headroom_bytes),
+        )
+    out.print(table)
 
 
 def _print_proof(out: Console, plan: Plan) -> None:

@@ -104,16 +104,18 @@ def search(
     *,
     splits: bool = True,
     below_s: float = math.inf,
+    prepared: Candidates | None = None,
     progress: Progress | None = None,
 ) -> Found:
     """Search a space to the end, to the clock's limit, or to Ctrl-C once there is something to return.
 
     ``splits=False`` leaves every split even (quick answers to what-if questions). Only steps under ``below_s`` are
-    looked for: where there is none, ``best`` is None and ``step_s`` stays ``below_s``.
+    looked for: where there is none, ``best`` is None and ``step_s`` stays ``below_s``. ``prepared`` are the space's
+    candidates where they are known already.
     """
     clock = clock or Clock(None)
     report = progress or (lambda phase, incumbent, bound: None)
-    found = Found(space, candidates(space), step_s=below_s)
+    found = Found(space, prepared or candidates(space), step_s=below_s)
     found.evaluated = len(found.candidates)
     try:
         _take_real(found)

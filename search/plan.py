@@ -38,30 +38,35 @@ class Notch:
     price_s: float | None
     reason: str
     strategy: Strategy | None = None
+    exact: bool = False
+    """Whether the price is proven; otherwise it is at most that, by the best layout found with the other value."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "dimension": self.dimension, "value": self.value, "other": self.other, "step_time_s": self.step_time_s,
-            "price_s": self.price_s, "reason": self.reason,
+            "price_s": self.price_s, "reason": self.reason, "exact": self.exact,
             "strategy": None if self.strategy is None else self.strategy.as_dict(),
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ParetoPoint:
-    """A strategy that none beats in both step time and memory headroom."""
+    """A strategy that none beats in both step time and memory headroom, of those it was compared with."""
 
     strategy: Strategy
     step_time_s: float
     peak_memory_bytes: float
     headroom_bytes: float
+    bound_s: float | None = None
+    """No layout of the space with the headroom asked for is faster; None where only evaluated layouts were compared."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "strategy": self.strategy.as_dict(), "step_time_s": self.step_time_s,
             "peak_memory_bytes": self.peak_memory_bytes, "headroom_bytes": self.headroom_bytes,
+            "bound_s": self.bound_s,
         }  # fmt: skip
 
 
@@ -112,7 +117,8 @@ class Plan:
     short_list: tuple[Estimate, ...]
     """The plan and the layouts too close to it to be told apart by predictions; one entry where none is so close."""
     pareto: tuple[ParetoPoint, ...]
-    """Step time against memory headroom over the strategies that the search evaluated, fastest first."""
+    """Step time against memory headroom, fastest first: proven points where they were asked for, else the best of the
+    strategies that the search happened to evaluate."""
     proof: Proof
     why: tuple[Notch, ...]
     binding: Binding

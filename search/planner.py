@@ -26,6 +26,7 @@ from .constraints import Constraints, Wish
 from .exact import Found, Progress, with_split
 from .goal import Goal, decide
 from .objective import Objective
+from .pareto import check_points, proven_front
 from .plan import Plan
 from .pool import Pool, frontier, runners_up
 from .proof import Clock
@@ -52,6 +53,7 @@ def plan(
     least: Wishes | None = None,
     most: Wishes | None = None,
     top: int = 5,
+    pareto_points: int = 0,
     time_limit_s: float | None = None,
     refine_trials: int = DEFAULT_TRIALS,
     storage: str | None = None,
@@ -66,7 +68,8 @@ def plan(
     ``OBJECTIVES`` or an ``Objective`` with its limits and price. ``dtypes`` may replace the workload's dtype by several
     to choose from. ``memory_margin`` is the share of the device's memory to leave free. ``pins`` fix dimensions
     (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least`` and ``most`` are limits. ``top`` counts the
-    plan and its runners-up. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials``
+    plan and its runners-up; ``pareto_points`` asks for a proven front of step time against memory headroom, of so many
+    points at most. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials``
     variations are tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage
     URL.
 
@@ -80,10 +83,13 @@ def plan(
         case.choice.launcher.check_model(case.problem)
     if top < 1:
         raise InputError(f"top = {top}: expected 1 or more")
+    check_points(pareto_points)
     wishes = Constraints.of(pins, bans, least, most)
     clock = Clock(time_limit_s)
     chosen, found = decide(cases, wanted, wishes, clock, progress)
     answer = _explained(chosen, found, clock, top, refine_trials, seed, storage)
+    if pareto_points:
+        answer = replace(answer, pareto=proven_front(found, answer.estimate, pareto_points, clock, progress))
     reason = chosen.case.choice.reason
     return replace(answer, assumptions=(reason, *answer.assumptions)) if reason else answer
 

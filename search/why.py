@@ -21,6 +21,7 @@ from .closing import best_split
 from .exact import Found, take_opened
 from .opening import Opened, can_fit, open_candidates
 from .plan import Binding, Notch
+from .proof import TOLERANCE
 
 _MESH = ("tp", "cp", "pp", "ep", "micro_batch_size", "vpp", "etp", "zero_group")
 _CHOICES = ("sp", "cp_comm", "zero", "schedule")
@@ -58,6 +59,9 @@ class _Evidence:
 
     opened: Opened
     tight_s: Array
+    """A step that no split of each undercuts, infinite where none fits."""
+    misfits: Ints
+    """Candidates that no setting and no split can make fit."""
     solved: dict[Strategy, Estimate | None]
 
 
@@ -128,6 +132,7 @@ def _gather(found: Found, best: Estimate, groups: list[Ints]) -> _Evidence | Non
     known = np.unique(np.concatenate([o.parent for o in found.opened])) if found.opened else np.empty(0, dtype=np.int64)
     likely = [_likely(found, rows, known) for rows in groups]
     every = np.unique(np.concatenate(likely)) if likely else np.empty(0, dtype=np.int64)
+    roomy = every
     if len(every):
         roomy = every[can_fit(found.space, c.strategies.take(every))]
         chosen = np.unique(np.concatenate([rows[np.isin(rows, roomy)][:_LOOK] for rows in likely]))
@@ -136,9 +141,20 @@ def _gather(found: Found, best: Estimate, groups: list[Ints]) -> _Evidence | Non
         return None
     opened = Opened.concatenate(found.opened)
     opened = opened.take(np.isin(opened.parent, np.unique(np.concatenate(groups))))
-    opened = opened.take(np.argsort(opened.bound_s, kind="stable")[:_MOST_EVIDENCE])
-    bounds = split_bounds(found.problem, opened.strategies, opened.bound_s, 2.0 * best.step_time_s)
-    return _Evidence(opened, bounds.bound_s, {})
+    opened = opened.take(np.argsort(opened.bound_s, kind="stable"))
+    return _Evidence(opened, _floors(found, opened, 2.0 * best.step_time_s), np.setdiff1d(every, roomy), {})
+
+
+def _floors(found: Found, opened: Opened, limit_s: float) -> Array:
+    """A step that no split of each opened strategy undercuts; above the limit only the limit is sure."""
+    floors = opened.bound_s.copy()
+    head = opened.take(np.arange(min(len(opened), _MOST_EVIDENCE)))
+    floors[: len(head)] = split_bounds(found.problem, head.strategies, head.bound_s, limit_s).bound_s
+    finite = np.isfinite(floors)
+    floors[finite] = np.maximum(np.minimum(floors[finite], limit_s), opened.bound_s[finite])
+    alone = opened.strategies.pp == 1  # one split, and the fewest recomputed layers that fit it
+    floors[alone] = np.where(opened.fits, opened.step_s, np.inf)[alone]
+    return floors
 
 
 def _likely(found: Found, rows: Ints, known: Ints) -> Ints:
@@ -167,14 +183,29 @@ def _answer(found: Found, best: Estimate, q: _Question, evidence: _Evidence | No
     if not options:
         return Notch(q.dimension, value, q.other, None, None, _unfit(found, q.rows))
     step, strategy = min(options, key=lambda o: o[0])
-    return _priced(best, q.dimension, q.other, step, strategy)
+    return _priced(best, q.dimension, q.other, step, strategy, _least(found, q.rows, evidence, step))
 
 
-def _priced(best: Estimate, name: str, other: Any, step: float, strategy: Strategy) -> Notch:
+def _priced(best: Estimate, name: str, other: Any, step: float, strategy: Strategy, bound_s: float = 0.0) -> Notch:
     price = max(0.0, step - best.step_time_s)
     share = price / best.step_time_s
-    reason = "as fast" if share < 5e-4 else f"{share:.1%} slower"
-    return Notch(name, getattr(best.strategy, name), other, step, price, reason, strategy)
+    exact = bound_s >= step * (1.0 - TOLERANCE)
+    reason = "as fast" if share < 5e-4 else f"{'' if exact else 'at most '}{share:.1%} slower"
+    return Notch(name, getattr(best.strategy, name), other, step, price, reason, strategy, exact)
+
+
+def _least(found: Found, rows: Ints, evidence: _Evidence | None, step_s: float) -> float:
+    """No layout of these candidates is faster than this, as far as what was opened shows."""
+    c = found.candidates
+    open_ = rows[c.bound_s[rows] < step_s]
+    # Without a pipeline, what fits with its knobs at the fastest is the best of its settings.
+    open_ = open_[~(c.fits[open_] & (c.strategies.pp[open_] == 1) & (c.step_s[open_] >= step_s))]
+    least = step_s
+    if evidence is not None:
+        mine = np.isin(evidence.opened.parent, rows)
+        least = min(least, float(evidence.tight_s[mine].min(initial=math.inf)))
+        open_ = np.setdiff1d(open_, np.concatenate([evidence.opened.parent[mine], evidence.misfits]))
+    return min(least, float(c.bound_s[open_].min(initial=math.inf)))
 
 
 def _best_of(opened: Opened) -> list[tuple[float, Strategy]]:
