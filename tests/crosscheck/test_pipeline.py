@@ -7,6 +7,7 @@ import pytest
 
 from shardwise.costmodel.estimate import estimate
 from shardwise.costmodel.schedule import bubble_s, in_flight
+from shardwise.costmodel.simulation.graph import KINDS, graph
 from shardwise.costmodel.strategy import Strategy
 
 from ..costmodel import cases
@@ -56,6 +57,31 @@ def test_microbatches_in_flight(name, ours, chunks, pp, m):
 @pytest.mark.parametrize(("name", "ours", "chunks"), EXACT)
 def test_bubble(name, ours, chunks, pp, m, times):
     assert predicted(ours, pp, chunks, times) == pytest.approx(measured(name, pp, chunks, m, times).bubble_s)
+
+
+class Uneven:
+    """Every stage its own seconds of forward, data gradient and weight gradient."""
+
+    def __init__(self, stages: int, seed: int) -> None:
+        self.stages = np.random.default_rng(seed).uniform(0.5, 2.0, (stages, 3))
+
+    def of(self, task) -> float:
+        each = {"F": [1, 0, 0], "B": [0, 1, 1], "I": [0, 1, 0], "W": [0, 0, 1]}
+        return float(sum(np.dot(each[op.kind], self.stages[op.stage]) for op in task))
+
+    def passes(self, known) -> np.ndarray:
+        """Seconds of every pass of a simulation's graph."""
+        each = {"F": [1, 0, 0], "B": [0, 1, 0], "W": [0, 0, 1], "BW": [0, 1, 1]}
+        return np.sum(np.array([each[kind] for kind in KINDS])[known.kind] * self.stages[known.stage], axis=1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("pp", "m"), SIZES)
+@pytest.mark.parametrize(("name", "ours", "chunks"), EXACT)
+def test_uneven_stages_are_simulated_as_torch_would_run_them(name, ours, chunks, pp, m, seed):
+    times, known = Uneven(pp * chunks, seed), graph(ours, pp, chunks, m)
+    real = max(replay(action_table(name, pp, chunks, m), times).end_s)
+    assert known.ends_s(times.passes(known)).max() == pytest.approx(real)
 
 
 def test_zb_v_has_no_bubble_where_ranks_need_not_meet():

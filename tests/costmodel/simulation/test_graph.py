@@ -157,6 +157,37 @@ def test_the_graph_says_what_a_replay_says(shape, seed):
     assert ends.max() == pytest.approx(replayed(schedule, p, v, m, times), rel=1e-9)
 
 
+def uneven(schedule, p, v, m, stages) -> tuple[float, float, float]:
+    """Simulated and closed seconds for stages of given sizes ``[p, v]``, and the slowest rank's warm-up forwards."""
+    each = {"F": 1.0, "B": 1.2, "W": 0.9, "BW": 2.1}
+    known = graph(schedule, p, v, m)
+    passes = np.array([each[kind] for kind in KINDS])[known.kind] * stages[known.rank, known.chunk]
+    ranks = stages.sum(axis=1)
+    parts = [each[kind] * ranks[:, None] for kind in ("F", "B", "W")]
+    total = m * 3.1 * ranks.max() + float(bubble_s(schedule, v, *parts, np.ones(p))[0])
+    slow = int(np.argmax(ranks))
+    return float(known.ends_s(passes).max()), total, (p - 1 - slow) * ranks[slow]
+
+
+@given(p=st.integers(2, 9), m=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_uneven_stages(p, m, seed):
+    """GPipe never takes less than its closed form. 1F1B takes less, by at most the slowest rank's warm-up forwards:
+    its path starts with the forwards before it, has all its passes, and waits for the first gradient meanwhile.
+    """
+    stages = np.random.default_rng(seed).uniform(0.2, 2.0, (p, 1))
+    simulated, total, _ = uneven("gpipe", p, 1, m, stages)
+    assert simulated >= total * (1.0 - 1e-9)
+    simulated, total, warm = uneven("1f1b", p, 1, m, stages)
+    assert total - warm - 1e-9 <= simulated <= total * (1.0 + 1e-9)
+
+
+def test_a_slow_first_rank_of_1f1b_never_waits():
+    """Two ranks, the first ten times as long: its forwards fill the time in which the other works."""
+    simulated, total, _ = uneven("1f1b", 2, 1, 50, np.array([[10.0], [1.0]]))
+    assert simulated == pytest.approx(50 * 31.0)
+    assert total == pytest.approx(50 * 31.0 + 3.1)
+
+
 def test_many_trials_at_once_are_each_alone():
     known = graph("interleaved", 4, 2, 8)
     trials = np.random.default_rng(0).uniform(0.5, 1.5, (len(known), 7))
