@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from shardwise.hardware_profiles.errors import InputError
-from shardwise.hardware_profiles.text_files import is_there, read_text
 
 if TYPE_CHECKING:
     from shardwise.costmodel.model import ModelSpec
     from shardwise.costmodel.runtime import Runtime
     from shardwise.costmodel.workload import Workload
     from shardwise.hardware_profiles.cluster import Cluster
-
-LARGEST_ARGS_BYTES = 1 << 20
-"""Megatron argument files are a few kilobytes; anything above this is the wrong file."""
-
-_CONFIG_SUFFIXES = frozenset({".json"})
-_ARGS_SUFFIXES = frozenset({".sh", ".txt", ".args", ".conf", ".cfg"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +89,6 @@ def read_model(text: str) -> ModelSpec:
 
     Raises InputError naming the file and key, or the nearest preset.
     """
-    from shardwise.costmodel.model import ModelSpec
+    from shardwise.costmodel.model_source import read_model_source
 
-    path = Path(text)
-    if not is_path(text):
-        return ModelSpec.from_preset(text)
-    if is_there(path) and path.is_dir():
-        raise InputError(f"--model {text}: is a folder; expected a file, such as the config.json in it")
-    if path.suffix.lower() in _CONFIG_SUFFIXES:
-        return ModelSpec.from_hf(path)
-    content = read_text(path, "a config.json or Megatron-LM arguments", LARGEST_ARGS_BYTES)
-    if content.lstrip().startswith("{"):
-        return ModelSpec.from_hf(path)
-    return ModelSpec.from_megatron_args(content, name=path.stem)
-
-
-def is_path(text: str) -> bool:
-    """Whether an argument means a file: it exists, or is spelled like one."""
-    path = Path(text)
-    spelled = path.suffix.lower() in _CONFIG_SUFFIXES | _ARGS_SUFFIXES or text.startswith((".", "/", "~"))
-    return spelled or is_there(path)
+    return read_model_source(text).build({})

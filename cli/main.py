@@ -15,6 +15,7 @@ from .estimate import estimate
 from .failures import exit_code_for, remembered_interrupts
 from .listings import clusters, launchers, models, runtimes
 from .plan import plan
+from .study import study
 from .validate import validate
 
 
@@ -71,7 +72,7 @@ def _never_fail_to_print() -> None:
             stream.reconfigure(errors="replace")
 
 
-for _command in (plan, estimate, validate, models, clusters, runtimes, launchers):
+for _command in (plan, estimate, study, validate, models, clusters, runtimes, launchers):
     cli.add_command(_command)
 
 

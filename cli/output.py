@@ -80,7 +80,7 @@ def prepare_file(path: Path, option: str = "--out") -> None:
     prepare_folder(path.parent, option)
 
 
-def write_files(folder: Path, files: Mapping[str, str], option: str = "--out") -> list[Path]:
+def write_files(folder: Path, files: Mapping[str, str | bytes], option: str = "--out") -> list[Path]:
     """Write all files into ``folder``: first beside their places, then renamed, so that none is ever half-written.
 
     Scripts (first line ``#!``) are made executable. Raises InputError if one cannot be written; then none is renamed.
@@ -104,18 +104,19 @@ def write_files(folder: Path, files: Mapping[str, str], option: str = "--out") -
     return [target for _, target in staged]
 
 
-def write_file(path: Path, text: str, option: str = "--out") -> None:
+def write_file(path: Path, text: str | bytes, option: str = "--out") -> None:
     """Write one file whole or not at all."""
     prepare_file(path, option)
     write_files(path.parent, {path.name: text}, option)
 
 
-def _write_beside(target: Path, text: str) -> Path:
+def _write_beside(target: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     temporary = Path(name)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(data)
     umask = os.umask(0)
     os.umask(umask)
-    temporary.chmod((0o777 if text.startswith("#!") else 0o666) & ~umask)
+    temporary.chmod((0o777 if data.startswith(b"#!") else 0o666) & ~umask)
     return temporary

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
 
@@ -30,21 +30,33 @@ def load_preset(name: str) -> ModelSpec:
 
     Raises UnknownNameError, which offers the nearest name, for a preset that does not exist.
     """
+    return _read(_known(name))
+
+
+def preset_config(name: str) -> tuple[str, dict[str, Any]]:
+    """A preset's exact name and the keys of its file. Raises UnknownNameError as ``load_preset`` does."""
+    from .hf import parse_json_object
+
+    known = _known(name)
+    return known, parse_json_object((_FOLDER / f"{known}.json").read_text(encoding="utf-8"), f"preset {known}")
+
+
+def _known(name: str) -> str:
+    """The exact name of the preset that somebody means."""
     if not isinstance(name, str):
         raise InputError(f"preset name = {name!r}: expected a string")
     names = {_plain(known): known for known in list_presets()}
     known = names.get(_plain(name))
     if known is None:
         raise UnknownNameError(_unknown(name, names))
-    return _read(known)
+    return known
 
 
 @lru_cache(maxsize=64)
 def _read(known: str) -> ModelSpec:
-    from .hf import model_from_config, parse_json_object
+    from .hf import model_from_config
 
-    path = _FOLDER / f"{known}.json"
-    data = parse_json_object(path.read_text(encoding="utf-8"), f"preset {known}")
+    _, data = preset_config(known)
     return replace(model_from_config(data, known, f"preset {known}"), name=known)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.estimate import estimate as predict
 from shardwise.costmodel.model import ModelSpec
+from shardwise.costmodel.model_source import read_model_source
 from shardwise.costmodel.problem import MEMORY_MARGIN, Problem
 from shardwise.costmodel.runtime import Runtime
 from shardwise.costmodel.strategy import Strategy, parse_settings
@@ -212,16 +213,10 @@ def read_problem(
 
     Raises InputError (UnknownNameError with the nearest name).
     """
-    spec = model if isinstance(model, ModelSpec) else _read_model(model)
+    spec = model if isinstance(model, ModelSpec) else read_model_source(str(model)).build({})
     if not isinstance(cluster, Cluster):
         cluster = load_cluster(cluster, num_gpus)
     elif num_gpus is not None:
         cluster = cluster.with_num_gpus(num_gpus)
     choice = choose_launcher(spec, cluster, workload, launcher, runtime)
     return Problem(spec, cluster, workload, choice.runtime), choice
-
-
-def _read_model(model: str | Path) -> ModelSpec:
-    if isinstance(model, Path) or model.endswith(".json") or "/" in model:
-        return ModelSpec.from_hf(model)
-    return ModelSpec.from_preset(model)

@@ -29,6 +29,7 @@ _HOMES = {
     "ShardwiseError": "hardware_profiles.errors",
     "Simulation": "costmodel.simulation",
     "Strategy": "costmodel.strategy",
+    "StudyResult": "search.studies.runner",
     "UnknownNameError": "hardware_profiles.errors",
     "Workload": "costmodel.workload",
     "estimate": "search.planner",
@@ -36,6 +37,7 @@ _HOMES = {
     "load_runtime": "costmodel.runtime",
     "plan": "search.planner",
     "simulate": "costmodel.simulation",
+    "study": "search.studies.runner",
 }
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from shardwise.search.plan import Plan
     from shardwise.search.planner import estimate, plan
     from shardwise.search.proof import Proof
+    from shardwise.search.studies.runner import StudyResult, study
 
 __all__ = [
     "Cluster",
@@ -70,6 +73,7 @@ __all__ = [
     "ShardwiseError",
     "Simulation",
     "Strategy",
+    "StudyResult",
     "UnknownNameError",
     "Workload",
     "estimate",
@@ -77,6 +81,7 @@ __all__ = [
     "load_runtime",
     "plan",
     "simulate",
+    "study",
 ]
 
 

@@ -25,6 +25,7 @@ NAMES = [
     "ShardwiseError",
     "Simulation",
     "Strategy",
+    "StudyResult",
     "UnknownNameError",
     "Workload",
     "estimate",
@@ -32,6 +33,7 @@ NAMES = [
     "load_runtime",
     "plan",
     "simulate",
+    "study",
 ]
 HEAVY = ("numpy", "scipy", "torch", "optuna", "ortools", "matplotlib", "pandas", "pydantic", "rich")
 
