@@ -39,7 +39,7 @@ def test_the_pasted_command_writes_what_the_script_reads(run, request_args, tmp_
 def test_out_has_the_settings_of_deepspeed(run, request_args, tmp_path):
     assert run("plan", *request_args(BLOOM), "--no-refine", "--out", tmp_path / "job").exit_code == 0
     names = sorted(p.name for p in (tmp_path / "job").iterdir())
-    assert names == ["ds_config.json", "launch.sh", "plan.json", "sbatch.sh"]
+    assert {"ds_config.json", "launch.sh", "plan.json", "sbatch.sh"} <= set(names)
 
 
 def test_a_model_that_no_launcher_can_express_is_planned_all_the_same(run, request_args):
