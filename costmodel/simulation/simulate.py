@@ -12,7 +12,7 @@ from ..problem import Array, Problem
 from ..strategy import Strategies, Strategy
 from .durations import Durations, durations
 from .graph import KINDS, Graph, graph
-from .orders import WEIGHT
+from .orders import FORWARD, WEIGHT, WHOLE
 from .trace import chrome_trace
 
 
@@ -55,6 +55,16 @@ class Simulation:
         Tensor, context and expert parallel traffic is part of the passes, as in ``Estimate.time_parts_s``.
         """
         return tuple(parts["pp_comm"] + parts["dp_comm"] for parts in self.parts_by_rank_s)
+
+    @property
+    def in_flight_by_rank(self) -> tuple[float, ...]:
+        """Micro-batches whose activations each rank holds at its peak, in units of its whole share.
+
+        As ``schedule.in_flight``, whatever the micro-batch group: activations are kept until the weight gradient.
+        """
+        g, frees = self.graph, [KINDS.index(WEIGHT), KINDS.index(WHOLE)]
+        change = np.where(g.kind == KINDS.index(FORWARD), 1, 0) - np.isin(g.kind, frees)
+        return tuple(float(np.cumsum(change[g.rank == rank]).max()) / g.chunks for rank in range(g.pp))
 
     @property
     def slowest_rank(self) -> int:

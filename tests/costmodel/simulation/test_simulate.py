@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from shardwise.costmodel.estimate import estimate
 from shardwise.costmodel.presets import load_preset
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.runtime import load_runtime
+from shardwise.costmodel.schedule import in_flight
 from shardwise.costmodel.simulation import Simulator, simulate, simulated_step_s
 from shardwise.costmodel.splits import stage_counts
 from shardwise.costmodel.strategy import Strategy
@@ -111,6 +113,20 @@ def test_the_short_entries_give_the_same_seconds():
         shared = simulators.setdefault(problem.model.name, Simulator(problem))
         whole = simulate(problem, strategy).step_time_s
         assert simulated_step_s(problem, strategy) == whole == shared.step_s(strategy)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_memory_in_flight_is_what_the_memory_model_counts(name):
+    problem, strategy = real(*REAL[name])
+    expected = in_flight(strategy.schedule, strategy.pp, strategy.vpp, np.array([strategy.num_microbatches]))[:, 0]
+    assert simulate(problem, strategy).in_flight_by_rank == pytest.approx(expected.tolist())
+
+
+def test_a_larger_group_holds_more():
+    """Megatron's warm-up, 2 (p - i - 1) + (v - 1) group, and one more: what a rank holds when it turns to backward."""
+    problem, strategy = real(*REAL["405b interleaved"])
+    wide = simulate(problem, strategy, microbatch_group=32)
+    assert wide.in_flight_by_rank == pytest.approx([(2 * (15 - i) + 3 * 32 + 1) / 4 for i in range(16)])
 
 
 def test_pipelines_of_one_rank_have_no_bubble():
