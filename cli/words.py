@@ -29,6 +29,8 @@ def layout(strategy: Strategy, moe: bool = False) -> str:
     words.append(_sharding(strategy))
     words.append(f"micro-batch {strategy.micro_batch_size} × {strategy.num_microbatches}")
     words.append(recompute(strategy))
+    if strategy.offload_activations:
+        words.append("activations on the host")
     if strategy.offload_optimizer:
         words.append(f"{strategy.offload_optimizer:.0%} of the optimizer on the host")
     return " · ".join(words)

@@ -232,6 +232,8 @@ def assumptions(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         out.append(f"vocabulary padded from {model.vocab_size} to {padded}")
     if model.mtp and workload.train_mtp:
         out.append(f"{len(model.mtp)} multi-token-prediction layer(s) trained on the last stage")
+    if strategy.offload_activations:
+        out.append("offloaded activations move while their layer computes; what the host link cannot take adds time")
     if strategy.offload_optimizer > 0:
         out.append("the offloaded optimizer runs at the rate of the host link")
     return tuple(out)

@@ -18,6 +18,7 @@ from .operators import (
     boundary_bytes,
     layer_times,
     linear_times,
+    offloadable_bytes,
     rank_parameters,
     saved_bytes,
     shard,
@@ -28,10 +29,11 @@ from .recompute import selective_recompute
 from .strategy import Strategies, Strategy
 from .traffic import BACKWARD, FORWARD, Comm, Geometry, layer_comms, selective_comms
 
-PARTS = ("gemm", "attention", "elementwise", "head_loss", "host", "tp_comm", "cp_comm", "ep_comm")
+PARTS = ("gemm", "attention", "elementwise", "head_loss", "host", "tp_comm", "cp_comm", "ep_comm", "activation_offload")
 _COMM_PART = {"tp": "tp_comm", "cp": "cp_comm", "ep": "ep_comm", "etp": "ep_comm"}
 
-_KEY = ("tp", "sp", "cp", "cp_comm", "ulysses", "ep", "etp", "micro_batch_size", "tp_overlap", "ep_overlap")
+_KEY = ("tp", "sp", "cp", "cp_comm", "ulysses", "ep", "etp", "micro_batch_size", "tp_overlap", "ep_overlap",
+        "offload_activations")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,19 @@ def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
     selective = selective + sum(comm_times(problem, comm) for comm in selective_comms(problem, kind, g))
     widest = max((op.out_features for op in _column_linears(kind)), default=0)
     workspace = 2.0 * problem.activation_bytes * widest / g.strategies.tp * g.tokens
-    return _Row(f, b, w, selective, saved, saved - freed, boundary_bytes(problem, g), workspace, dense, expert, comms)
+    moved = np.where(g.strategies.offload_activations, offloadable_bytes(problem, kind, g), 0.0)
+    _add_offload(problem, moved, f, b, w)
+    # One layer's copies leave while the next one's are made, and come back in the same way.
+    workspace = workspace + 2.0 * moved
+    kept, less = np.maximum(saved - moved, 0.0), np.maximum(saved - freed - moved, 0.0)
+    return _Row(f, b, w, selective, kept, less, boundary_bytes(problem, g), workspace, dense, expert, comms)
+
+
+def _add_offload(problem: Problem, moved: Array, f: Array, b: Array, w: Array) -> None:
+    """Copies to and from the host take the host link alone: they hide under the layer's own passes."""
+    part, seconds = PARTS.index("activation_offload"), moved / problem.cluster.accelerator.host_bytes_per_s
+    f[part] = np.maximum(0.0, seconds - f.sum(axis=0))
+    b[part] = np.maximum(0.0, seconds - b.sum(axis=0) - w.sum(axis=0))
 
 
 def accumulate_s(problem: Problem, parameters: Array) -> Array:

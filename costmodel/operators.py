@@ -269,6 +269,20 @@ def saved_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
     return total * problem.runtime.activation_scale
 
 
+def offloadable_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
+    """Bytes of ``saved_bytes`` that activation offload moves to the host: what attention reads and gives, and what the
+    routed experts and their activation read (Megatron-Core's modules core_attn, attn_proj, expert_fc1 and moe_act)."""
+    a, s = problem.activation_bytes, g.strategies
+    total = np.zeros(len(s))
+    if kind.mixer is not None and isinstance(kind.mixer.core, AttentionCore):
+        total = total + a * core_width(kind.mixer.core) / s.tp * g.tokens
+    if kind.moe is not None:
+        expert, routed = kind.moe.expert, routed_tokens(problem, kind.moe, g)
+        total = total + problem.saved_input_bytes * expert.in_features * routed
+        total = total + a * (2 if expert.gated else 1) * expert.width * routed / s.etp
+    return np.asarray(total * problem.runtime.activation_scale)
+
+
 def input_tokens(problem: Problem, g: Geometry) -> Array:
     """Tokens whose column-split inputs are kept: a rank's shard, or all of the TP group's."""
     return g.sharded_tokens if problem.runtime.sp_regather else g.tokens

@@ -18,7 +18,7 @@ RECOMPUTES = ("none", "selective", "full")
 ENUMS: dict[str, tuple[str, ...]] = {"cp_comm": CP_COMMS, "schedule": SCHEDULES, "recompute": RECOMPUTES}
 """Enumerated fields with their values; ``Strategies`` holds indices into them."""
 
-_BOOLS = frozenset({"sp", "tp_overlap", "dp_overlap", "ep_overlap"})
+_BOOLS = frozenset({"sp", "offload_activations", "tp_overlap", "dp_overlap", "ep_overlap"})
 _FLOATS = frozenset({"offload_optimizer"})
 
 
@@ -49,6 +49,8 @@ class Strategy:
     """With ``full``: layers per pipeline rank that are recomputed, -1 for all (Megatron's ``block`` method)."""
     offload_optimizer: float = 0.0
     """Share of optimizer states and master weights kept in host memory, 0 to 1."""
+    offload_activations: bool = False
+    """Inputs of attention and of routed experts wait for backward in host memory."""
     tp_overlap: bool = False
     dp_overlap: bool = True
     ep_overlap: bool = False
@@ -204,6 +206,7 @@ class Strategies:
     recompute: NDArray[np.int64]
     recompute_layers: NDArray[np.int64]
     offload_optimizer: NDArray[np.float64]
+    offload_activations: NDArray[np.bool_]
     tp_overlap: NDArray[np.bool_]
     dp_overlap: NDArray[np.bool_]
     ep_overlap: NDArray[np.bool_]

@@ -50,6 +50,7 @@ FULL_CAPABILITIES: Mapping[str, Values] = {
     "recompute": RECOMPUTES,
     "recompute_layers": Range(-1),
     "offload_optimizer": Range(0.0, 1.0),
+    "offload_activations": (False, True),
     "tp_overlap": (False, True),
     "dp_overlap": (False, True),
     "ep_overlap": (False, True),

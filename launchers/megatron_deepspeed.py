@@ -29,6 +29,7 @@ _CAPABILITIES: dict[str, Values] = {
     "zero": (0, 1),
     "zero_group": (0,),
     "offload_optimizer": (0.0,),
+    "offload_activations": (False,),
     # Every layer is a checkpoint or none is.
     "recompute": ("none", "full"),
     "recompute_layers": (-1,),

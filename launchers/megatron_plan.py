@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from shardwise.costmodel.model import AttentionCore
 from shardwise.costmodel.problem import LOW_PRECISION, Problem
 from shardwise.costmodel.strategy import Strategy
 
@@ -123,7 +124,15 @@ def state_arguments(problem: Problem, s: Strategy) -> Args:
         args += ["--overlap-grad-reduce", *(["--overlap-param-gather"] if s.zero else [])]
     args += ["--tp-comm-overlap"] if s.tp_overlap else []
     args += ["--overlap-moe-expert-parallel-comm"] if s.ep_overlap else []
+    if s.offload_activations:
+        args += ["--fine-grained-activation-offloading", "--offload-modules", *offload_modules(problem)]
     return args + _optimizer(problem, s)
+
+
+def offload_modules(problem: Problem) -> Args:
+    """Megatron's modules whose inputs activation offload moves to the host."""
+    attention = any(k.mixer is not None and isinstance(k.mixer.core, AttentionCore) for k in problem.model.kinds)
+    return [*(["core_attn", "attn_proj"] if attention else []), *(["expert_fc1", "moe_act"] * problem.model.is_moe)]
 
 
 def _optimizer(problem: Problem, s: Strategy) -> Args:
@@ -170,4 +179,6 @@ def environment(problem: Problem, s: Strategy) -> dict[str, str | None]:
     return {
         "CUDA_DEVICE_MAX_CONNECTIONS": connections,
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+        # Transformer Engine from 2.10 on moves weights, too, unless it is told to offload as before.
+        **({"NVTE_CPU_OFFLOAD_V1": "1"} if s.offload_activations else {}),
     }

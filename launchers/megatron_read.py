@@ -114,6 +114,7 @@ def read_layout(flags: FlagReader, num_layers: int, is_moe: bool) -> Strategy:
         micro_batch_size=flags.integer("micro-batch-size", 1) or 1,
         offload_optimizer=flags.number("optimizer-offload-fraction", 1.0) if flags.switch("optimizer-cpu-offload")
         else 0.0,
+        offload_activations=_offloads_activations(flags),
         tp_overlap=flags.switch("tp-comm-overlap") and tp > 1, dp_overlap=flags.switch("overlap-grad-reduce"),
         ep_overlap=flags.switch("overlap-moe-expert-parallel-comm"), layers_per_stage=split,
     )  # fmt: skip
@@ -121,6 +122,19 @@ def read_layout(flags: FlagReader, num_layers: int, is_moe: bool) -> Strategy:
         flags.notes.append("one of --overlap-grad-reduce and --overlap-param-gather alone: DP traffic is priced as if "
                            f"{'both were' if strategy.dp_overlap else 'neither was'} given")  # fmt: skip
     return _recompute(flags, strategy, num_layers)
+
+
+_OFFLOADED = frozenset({"core_attn", "attn_proj", "expert_fc1", "moe_act"})
+"""Modules that ``offload_activations`` prices."""
+
+
+def _offloads_activations(flags: FlagReader) -> bool:
+    named = set(flags.words("offload-modules"))
+    if not flags.switch("fine-grained-activation-offloading"):
+        return False
+    if "core_attn" not in named or named - _OFFLOADED:
+        flags.notes.append("--offload-modules is priced as if it named the inputs of attention and of routed experts")
+    return True
 
 
 def _context(flags: FlagReader, cp: int) -> tuple[str, int]:

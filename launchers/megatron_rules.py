@@ -225,6 +225,13 @@ def _state_rules() -> tuple[Rule, ...]:
         # parser: the precision-aware optimizer is an Adam over the distributed optimizer.
         Rule("offload-optimizer", "offload_optimizer needs an Adam optimizer and zero = 1, not {optimizer} and "
              "zero = {zero}", _offload),
+        # run: a graph cannot hold modules whose inputs are copied away.
+        Rule("offload-activations-graphs", "offload_activations does not go with CUDA graphs of the attention, which "
+             "runtime {runtime} has", lambda p, s: ~s.offload_activations | ~_flag(p.runtime.cuda_graphs),
+             values=lambda p, s: {"runtime": p.runtime.name}),
+        # Not among the features that its documentation lists as working together.
+        Rule("offload-activations-fsdp", "zero = {zero} is Megatron-FSDP, which does not go with offload_activations",
+             lambda p, s: ~s.offload_activations | (s.zero < 2)),
         Rule("precision-aware-zero", "{optimizer} keeps low-precision moments, which needs zero 1 to 3, not {zero}",
              lambda p, s: ~_flag(p.workload.optimizer in _PRECISION_AWARE) | (s.zero > 0)),
     )  # fmt: skip

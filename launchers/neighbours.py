@@ -19,7 +19,7 @@ from .rule import divisors
 if TYPE_CHECKING:
     from .base import Launcher
 
-_SWITCHES = ("sp", "tp_overlap", "dp_overlap", "ep_overlap")
+_SWITCHES = ("sp", "offload_activations", "tp_overlap", "dp_overlap", "ep_overlap")
 _MOST_VALUES = 64
 """Values tried of one dimension, at most."""
 

@@ -22,7 +22,7 @@ _A2A, _USP = enum_code("cp_comm", "a2a"), enum_code("cp_comm", "a2a+p2p")
 _PLAIN, _INTERLEAVED = enum_code("schedule", "1f1b"), enum_code("schedule", "interleaved")
 _ZBV, _DUALPIPE = enum_code("schedule", "zb-v"), enum_code("schedule", "dualpipe")
 _ZBH1 = enum_code("schedule", "zb-h1")
-_FULL = enum_code("recompute", "full")
+_NONE, _FULL = enum_code("recompute", "none"), enum_code("recompute", "full")
 
 
 @cache
@@ -335,6 +335,12 @@ def _state_rules() -> tuple[Rule, ...]:
              "{zero}); the nearest that does is {hint}", _zero_group, values=_zero_hint),
         Rule("offload-share", "offload_optimizer = {offload_optimizer} is not a share from 0 to 1",
              lambda p, s: (s.offload_optimizer >= 0.0) & (s.offload_optimizer <= 1.0)),
+        Rule("offload-activations-recompute", "offload_activations keeps what recompute = full drops: use one of them",
+             lambda p, s: ~s.offload_activations | (s.recompute != _FULL)),
+        # Both would free the attention's queries, keys and values.
+        Rule("offload-activations-latent", "offload_activations moves what selective recomputation of latent attention "
+             "drops: use recompute = none",
+             lambda p, s: ~s.offload_activations | (s.recompute == _NONE) | ~np.bool_(model_facts(p).has_mla)),
         Rule("zero-stage", "zero = {zero} is not a stage from 0 to 3", lambda p, s: (s.zero >= 0) & (s.zero <= 3)),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ Columns = dict[str, NDArray[Any]]
 SWITCHES = ("tp_overlap", "dp_overlap", "ep_overlap")
 """Overlap switches: on is never slower, and costs no memory."""
 
-KNOBS = ("recompute", "recompute_layers", "offload_optimizer")
+KNOBS = ("recompute", "recompute_layers", "offload_optimizer", "offload_activations")
 """Dimensions that trade time for memory: bounded at their fastest, opened only where that does not fit."""
 
 
@@ -260,8 +260,8 @@ class Axes:
     # ---- knobs: dimensions opened late
 
     def knob_values(self, name: str) -> NDArray[Any]:
-        """The values that the launcher offers and the request allows of ``recompute`` or ``offload_optimizer``."""
-        values = self._offloads() if name == "offload_optimizer" else self._codes(name)
+        """The values that the launcher offers and the request allows of a knob, ``recompute_layers`` aside."""
+        values = self._knob_axis(name)
         return values[self.constraints.allows(name, values)]
 
     @property
@@ -274,11 +274,18 @@ class Axes:
         modes = [ENUMS["recompute"][int(c)] for c in self._codes("recompute")]
         layers = -(-self.problem.model.num_layers // rows["pp"]) if self.counts_layers else np.ones_like(rows["pp"])
         settings = sum(m != "full" for m in modes) + layers * ("full" in modes)
-        return np.asarray(len(self._offloads()) * settings, dtype=np.int64)
+        offloads = len(self._knob_axis("offload_optimizer")) * len(self._knob_axis("offload_activations"))
+        return np.asarray(offloads * settings, dtype=np.int64)
 
-    def _offloads(self) -> NDArray[np.float64]:
-        pinned = [float(v) for v in self.constraints.values("offload_optimizer")]
-        return offered(self.capabilities, "offload_optimizer", np.unique(np.array([0.0, 1.0, *pinned])))
+    def _knob_axis(self, name: str) -> NDArray[Any]:
+        if name == "offload_optimizer":
+            pinned = [float(v) for v in self.constraints.values(name)]
+            return offered(self.capabilities, name, np.unique(np.array([0.0, 1.0, *pinned])))
+        if name == "offload_activations":
+            return offered(
+                self.capabilities, name, np.unique(np.array([False, *self.constraints.values(name)], dtype=np.bool_))
+            )
+        return self._codes(name)
 
     def _codes(self, name: str) -> NDArray[Any]:
         if name in ENUMS:

@@ -85,9 +85,12 @@ def _closest(found: Found) -> Estimate | None:
     """The strategy whose fullest rank exceeds the memory least, every setting of the knobs considered."""
     c, space = found.candidates, found.space
     modes, offloads = space.axes.knob_values("recompute"), space.axes.knob_values("offload_optimizer")
-    if not len(modes) or not len(offloads):
+    away = space.axes.knob_values("offload_activations")
+    if not len(modes) or not len(offloads) or not len(away):
         return None
-    lightest = c.strategies.replace(recompute=modes.max(), offload_optimizer=offloads.max())
+    lightest = c.strategies.replace(
+        recompute=modes.max(), offload_optimizer=offloads.max(), offload_activations=away.max()
+    )
     peak = evaluate_chunked(found.problem, lightest).peak_memory_bytes
     opened = open_candidates(space, c, np.argsort(peak, kind="stable")[:_CLOSEST])
     if not len(opened):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,9 +104,10 @@ def can_fit(space: Space, rows: Strategies) -> NDArray[np.bool_]:
     """
     modes = space.axes.knob_values("recompute")
     offloads = space.axes.knob_values("offload_optimizer")
-    if not len(modes) or not len(offloads):
+    away = space.axes.knob_values("offload_activations")
+    if not len(modes) or not len(offloads) or not len(away):
         return np.zeros(len(rows), dtype=np.bool_)
-    least = rows.replace(recompute=modes.max(), offload_optimizer=offloads.max())
+    least = rows.replace(recompute=modes.max(), offload_optimizer=offloads.max(), offload_activations=away.max())
     return room_for_layers(space.problem, least)
 
 
@@ -133,8 +135,9 @@ def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[St
     """Strategies for each mode of recomputation and share offloaded, with the most switches on that rules allow."""
     parents = found.strategies.take(index)
     on = [getattr(parents, name) for name in SWITCHES]
+    offloads = list(product(*map(space.axes.knob_values, ("offload_optimizer", "offload_activations"))))
     for mode in space.axes.knob_values("recompute"):
-        for offload in space.axes.knob_values("offload_optimizer"):
+        for offload, away in offloads:
             done = np.zeros((len(index), 8), dtype=np.bool_)
             taken = np.zeros((len(index), 8), dtype=np.bool_)
             for mask in (7, 3, 5, 6, 1, 2, 4, 0):
@@ -146,7 +149,7 @@ def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[St
                     continue
                 done[todo, code[todo]] = True
                 rows = parents.take(todo).replace(
-                    recompute=mode, offload_optimizer=offload, recompute_layers=-1,
+                    recompute=mode, offload_optimizer=offload, offload_activations=away, recompute_layers=-1,
                     **{name: values[todo] for name, values in zip(SWITCHES, now, strict=True)},
                 )  # fmt: skip
                 fine = space.allows(rows) if mode != FULL else _any_layers(space, rows)

@@ -27,7 +27,7 @@ class Proof:
     evaluated: int
     """Strategies whose step time and memory were computed."""
     bounded_out: int
-    """Strategies that a bound on a relative of theirs ruled out."""
+    """Strategies that a bound on a relative of theirs ruled out, or a rule on recomputation or offload after that."""
     candidates: int
     """Groups of strategies that differ in knobs only, as bounded one by one."""
     solved: int

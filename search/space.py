@@ -174,6 +174,10 @@ class Space:
         for name, why in (("tp", "the scale-up domain"), ("cp", f"{breadth.cp_tokens} tokens of a sequence per rank")):
             if not wishes.touches(name) and axes.degree_limit(name) < gpus:
                 out.append(f"{name} is searched up to {axes.degree_limit(name)} ({why}); pin {name} to go beyond")
+        if offers(self.launcher.capabilities, "offload_activations") and not wishes.touches("offload_activations"):
+            out.append(
+                "activations stay on the device; pin offload_activations=off|on to look at the host's memory too"
+            )
         if not wishes.touches("vpp"):
             out.append("virtual stages are searched where they divide the layers of a stage; pin vpp for others")
         others = [

@@ -25,7 +25,7 @@ from .proof import TOLERANCE
 
 _MESH = ("tp", "cp", "pp", "ep", "micro_batch_size", "vpp", "etp", "zero_group")
 _CHOICES = ("sp", "cp_comm", "zero", "schedule")
-_MODES = ("recompute", "offload_optimizer")
+_MODES = ("recompute", "offload_optimizer", "offload_activations")
 
 _LOOK = 16
 """Candidates opened for each price: those of the least bounds that have room for their layers."""
@@ -262,8 +262,9 @@ def _unfit(found: Found, rows: Ints) -> str:
 def _mode_choices(found: Found, s: Strategy) -> list[tuple[str, Any]]:
     modes = [ENUMS["recompute"][int(c)] for c in found.space.axes.knob_values("recompute")]
     out: list[tuple[str, Any]] = [("recompute", m) for m in modes if m != s.recompute]
-    offloads = found.space.axes.knob_values("offload_optimizer").tolist()
-    return out + [("offload_optimizer", v) for v in offloads if v != s.offload_optimizer]
+    for name in _MODES[1:]:
+        out += [(name, v) for v in found.space.axes.knob_values(name).tolist() if v != getattr(s, name)]
+    return out
 
 
 def _mode_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
@@ -273,7 +274,7 @@ def _mode_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
     options: list[tuple[float, Strategy]] = [(t, s) for t, s in found.splits if getattr(s, name) == other]
     for part in found.opened:
         options += _best_of(part.take(getattr(part.strategies, name) == code))
-    if (name == "recompute" and other == "none") or (name == "offload_optimizer" and other == 0.0):
+    if (name == "recompute" and other == "none") or (name != "recompute" and not other):
         c = found.candidates
         fits = np.flatnonzero(c.fits)
         if len(fits):

@@ -47,6 +47,7 @@ def test_recompute(changes, text):
 def test_sharding():
     assert "FSDP (ZeRO-3) in groups of 8" in words.layout(replace(DENSE, zero=3, zero_group=8))
     assert "no ZeRO" in words.layout(replace(DENSE, zero=0))
+    assert "activations on the host" in words.layout(replace(DENSE, offload_activations=True))
     assert "25% of the optimizer on the host" in words.layout(replace(DENSE, offload_optimizer=0.25))
 
 

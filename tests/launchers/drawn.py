@@ -63,6 +63,7 @@ def draw(rng: np.random.Generator, launcher: Launcher, p: Problem, n: int) -> St
         etp=some("etp", 1, 1, 2) if moe else 1, sp=some("sp", True, True, False) & (tp > 1), zero=zero,
         zero_group=np.where(zero > 0, some("zero_group", 0, 0, 2, 4, 8), 0),
         offload_optimizer=some("offload_optimizer", 0.0, 0.0, 0.5),
+        offload_activations=some("offload_activations", False, False, True),
         recompute_layers=np.where(recompute == 2, layers_again, -1),
         tp_overlap=some("tp_overlap", False, False, True) & (tp > 1),
         ep_overlap=some("ep_overlap", False, True) & moe, dp_overlap=some("dp_overlap", False, True, True),

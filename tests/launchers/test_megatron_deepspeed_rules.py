@@ -33,6 +33,7 @@ CASES: list[Case] = [
     ("megatron-deepspeed-zero", {}, {"zero": 3, "pp": 1}, {"zero": 1, "pp": 12}),
     ("megatron-deepspeed-zero-group", {}, {"zero_group": 4}, {"zero_group": 0}),
     ("megatron-deepspeed-offload-optimizer", {}, {"offload_optimizer": 0.5}, {"offload_optimizer": 0.0}),
+    ("megatron-deepspeed-offload-activations", {}, {"offload_activations": True}, {"offload_activations": False}),
     ("megatron-deepspeed-recompute", {}, {"recompute": "selective"}, {"recompute": "none"}),
     ("megatron-deepspeed-recompute-layers", {}, {"recompute_layers": 3}, {"recompute_layers": -1}),
     ("learned-positions", {"name": GPT, "sequence": 4096}, {}, {}),

@@ -106,6 +106,11 @@ def test_selective_recomputation_of_norms_and_activations() -> None:
         ({"zero_group": 16}, [], ["--num-distributed-optimizer-instances"]),
         ({"tp_overlap": True}, ["--tp-comm-overlap"], []),
         ({"ep_overlap": True}, ["--overlap-moe-expert-parallel-comm"], []),
+        (
+            {"offload_activations": True},
+            ["--fine-grained-activation-offloading", "core_attn", "attn_proj"],
+            ["expert_fc1"],
+        ),
         ({"offload_optimizer": 0.25}, ["--optimizer-cpu-offload", "0.25", "--use-precision-aware-optimizer"], []),
     ],
 )
@@ -198,3 +203,10 @@ def test_cuda_graphs_follow_the_runtime_and_stop_at_full_recomputation() -> None
     assert "--cuda-graph-impl" in plan.graph_arguments(p, Strategy())
     assert plan.graph_arguments(p, Strategy(recompute="full")) == []
     assert plan.graph_arguments(problem(LLAMA), Strategy()) == []
+
+
+def test_offloaded_activations_name_the_experts_and_keep_weights_on_the_device() -> None:
+    p, s = problem(MIXTRAL), Strategy(offload_activations=True)
+    assert plan.offload_modules(p) == ["core_attn", "attn_proj", "expert_fc1", "moe_act"]
+    assert plan.environment(p, s)["NVTE_CPU_OFFLOAD_V1"] == "1"
+    assert "NVTE_CPU_OFFLOAD_V1" not in plan.environment(p, Strategy())

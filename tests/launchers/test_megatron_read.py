@@ -135,6 +135,8 @@ def test_which_layers_a_stage_holds(flags: str, vpp: int, split: tuple[int, ...]
          {"recompute": "full", "recompute_layers": 5}),
         ("--optimizer-cpu-offload --use-precision-aware-optimizer --optimizer-offload-fraction 0.25",
          {"offload_optimizer": 0.25}),
+        ("--fine-grained-activation-offloading --offload-modules core_attn attn_proj", {"offload_activations": True}),
+        ("--offload-modules core_attn", {"offload_activations": False}),
         ("--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap", {"sp": True, "tp_overlap": True}),
         ("--tensor_model_parallel_size=2", {"tp": 2, "sp": False}),
     ],

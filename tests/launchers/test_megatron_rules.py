@@ -79,6 +79,9 @@ CASES: list[Case] = [
     ("zero-group-muon", {"optimizer": "muon"}, {**TP8, "zero_group": 8}, {"zero_group": 0}),
     ("offload-optimizer", {"optimizer": "sgd"}, {**TP8, "offload_optimizer": 0.5}, {"offload_optimizer": 0.0}),
     ("offload-optimizer", {}, {**TP8, "zero": 0, "offload_optimizer": 0.5}, {"zero": 1}),
+    ("offload-activations-fsdp", {}, {"zero": 3, "offload_activations": True}, {"zero": 1}),
+    ("offload-activations-graphs", {"changes": {"cuda_graphs": True}}, {**TP8, "offload_activations": True},
+     {"offload_activations": False}),
     ("precision-aware-zero", {"optimizer": "adam_8bit"}, {**TP8, "zero": 0}, {"zero": 1}),
 ]  # fmt: skip
 

@@ -66,6 +66,10 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("zero-group", {}, {**GOOD, "dp": 16, "zero_group": 5}, "nearest that does is 4"),
     ("zero-group", {}, {**GOOD, "dp": 16, "zero": 0, "zero_group": 4}, "zero 1 to 3"),
     ("offload-share", {}, {**GOOD, "dp": 16, "offload_optimizer": 1.5}, "not a share"),
+    ("offload-activations-recompute", {}, {**GOOD, "dp": 16, "recompute": "full", "offload_activations": True},
+     "use one of them"),
+    ("offload-activations-latent", {"name": DEEPSEEK}, {**GOOD, "dp": 16, "recompute": "selective",
+                                                        "offload_activations": True}, "use recompute = none"),
     ("zero-stage", {}, {**GOOD, "dp": 16, "zero": 4}, "stage from 0 to 3"),
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from shardwise.search.opening import candidates, open_candidates
 from shardwise.search.proof import TOLERANCE, Clock
 from shardwise.search.space import Space
 
-from .small import brute_force, dense_model, every_split, launcher, moe_model, problem
+from .small import brute_force, dense_model, every_split, every_strategy, launcher, moe_model, problem
 
 QUIET = {"fixed_s_per_step": 0.0, "host_s_per_layer": 0.0, "host_s_per_moe_layer": 0.0, "host_s_per_microbatch": 0.0}
 
@@ -149,6 +149,23 @@ class TestProperties:
     def test_the_same_question_has_the_same_answer(self, model):
         p = self.base(model)
         assert solve(p).best == solve(p).best
+
+
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(problems())
+def test_activations_on_the_host_are_chosen_as_enumeration_would(p):
+    who = launcher("megatron")
+    rows = [s for s in every_strategy(p, who) if s.pp == 1]
+    rows += [replace(s, offload_activations=True) for s in rows]
+    rows = [s for s, fine in zip(rows, who.allowed(p, Strategies.of(rows)), strict=True) if fine]
+    e = evaluate(p, Strategies.of(rows)) if rows else None
+    best = e.step_time_s[e.fits].min(initial=np.inf) if rows else np.inf
+    found = solve(p, splits=False, pins={"offload_activations": "off|on", "pp": 1, "zero_group": 0})
+    assert (found.best is None) == np.isinf(best)
+    if found.best is not None:
+        assert found.step_s == pytest.approx(best, rel=1e-9)
+    proof = found.proof(0.0)
+    assert proof.considered == sum(proof.removed_by_rule.values()) + proof.evaluated + proof.bounded_out
 
 
 def test_a_time_limit_gives_an_answer_with_an_honest_gap():
