@@ -160,6 +160,11 @@ class Selection:
         dtype = case.problem.workload.dtype
         self.results[index] = CaseResult(case.num_gpus, dtype, outcome, step_s, bound, reason)
 
+    def leave(self, index: int, reason: str, bound_s: float) -> None:
+        """Leave a case unsearched because a limit or Ctrl-C came first."""
+        self.stopped_by = reason
+        self.note(index, "open", f"not searched ({reason})", bound_s)
+
     def offer(self, index: int, found: Found, bound_s: float) -> None:
         """Keep a searched case, as the best where it is."""
         case = self.cases[index]
@@ -189,18 +194,22 @@ def select(
         target_s = objective.beaten_from_s(case.num_gpus, chosen.best, chosen.limit_s(case))
         if chosen.is_late(case, bound_s) or (chosen.best and bound_s >= target_s * (1.0 - TOLERANCE)):
             chosen.note(index, "ruled out", _why(chosen, case, enumerated, bound_s), bound_s)
-        elif chosen.found and (chosen.stopped_by or clock.expired):
-            chosen.stopped_by = chosen.stopped_by or "time limit"
-            chosen.note(index, "open", f"not searched ({chosen.stopped_by})", bound_s)
-        elif enumerated:
-            _search(chosen, index, wishes, clock, progress, bound_s, math.inf if alone else target_s)
-        else:
-            least = float(candidates(case.space(wishes)).bound_s.min(initial=math.inf))
-            bound_s = max(bound_s, least)
-            if math.isfinite(least):
+            continue
+        if chosen.found and (chosen.stopped_by or clock.expired):
+            chosen.leave(index, chosen.stopped_by or "time limit", bound_s)
+            continue
+        try:
+            if enumerated:
+                _search(chosen, index, wishes, clock, progress, bound_s, math.inf if alone else target_s)
+            elif math.isfinite(least := float(candidates(case.space(wishes)).bound_s.min(initial=math.inf))):
+                bound_s = max(bound_s, least)
                 heapq.heappush(queue, (objective.score(case.num_gpus, bound_s), index, True, bound_s))
             else:
                 chosen.note(index, "impossible", "rules leave no layout")
+        except KeyboardInterrupt:
+            if chosen.found is None:
+                raise
+            chosen.leave(index, "interrupt", bound_s)
     return chosen
 
 
@@ -220,14 +229,7 @@ def _search(
     """Search one case for layouts that would make it the best."""
     # The limit itself is good enough, a step as good as the best so far is not.
     below_s = target_s if chosen.best else target_s * (1.0 + 4.0 * TOLERANCE)
-    try:
-        found = search(chosen.cases[index].space(wishes), clock, below_s=below_s, progress=progress)
-    except KeyboardInterrupt:
-        if chosen.found is None:
-            raise
-        chosen.stopped_by = "interrupt"
-        chosen.note(index, "open", "not searched (interrupt)", floor_s)
-        return
+    found = search(chosen.cases[index].space(wishes), clock, below_s=below_s, progress=progress)
     chosen.stopped_by = "interrupt" if found.stopped_by == "interrupt" else chosen.stopped_by
     bound_s = max(floor_s, min(found.step_s, found.open_bound_s))
     if found.best is not None:

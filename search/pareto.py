@@ -42,7 +42,10 @@ def proven_front(
             continue
         if clock.expired:
             break
-        less = within(found, allowed, clock, progress)
+        try:
+            less = within(found, allowed, clock, progress)
+        except KeyboardInterrupt:  # the points so far stand
+            break
         if less.best is None:
             break
         e = estimate(found.problem, with_split(found.problem, less.best))

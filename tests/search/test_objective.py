@@ -13,6 +13,7 @@ from shardwise.costmodel.strategy import Strategies
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.errors import InfeasibleError, InputError
 from shardwise.launchers.choice import Choice
+from shardwise.search import cases as cases_module
 from shardwise.search.cases import Case, gpu_counts, select
 from shardwise.search.constraints import Constraints
 from shardwise.search.exact import search
@@ -220,6 +221,26 @@ def test_a_time_limit_leaves_an_honest_gap():
     assert hasty.gap > 0.0
     assert hasty.best[0] * (1.0 - hasty.gap) <= whole.best[0] <= hasty.best[0] * (1.0 + TOLERANCE)
     assert any(c.outcome == "open" for c in hasty.outcome)
+
+
+def test_an_interrupt_gives_the_best_case_so_far(monkeypatch):
+    p = problem(moe_model(6), gpus=8, batch=48, sequence=4096, memory_gib=0.9, **QUIET)
+    counts, first = (8, 16, 24, 32, 48, 56, 64), iter([search])
+
+    def interrupted(*args, **kwargs):
+        try:
+            return next(first)(*args, **kwargs)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(cases_module, "search", interrupted)
+    chosen, found = decide(cases_of(p, counts), Objective("tokens-per-gpu"), Constraints(), Clock(None), None)
+    assert chosen.stopped_by == "interrupt" and found.best is not None
+    assert [c.outcome for c in chosen.outcome].count("best") == 1
+    assert any(c.reason == "not searched (interrupt)" for c in chosen.outcome)
+    monkeypatch.undo()
+    whole = select(cases_of(p, counts), Objective("tokens-per-gpu"), Constraints(), Clock(None))
+    assert chosen.best[0] * (1.0 - chosen.gap) <= whole.best[0] <= chosen.best[0]
 
 
 # ---- what cannot be

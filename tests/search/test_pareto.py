@@ -12,6 +12,7 @@ from shardwise.costmodel.evaluate import capacity_bytes, evaluate
 from shardwise.costmodel.strategy import Strategies
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.search import pareto
 from shardwise.search.constraints import Constraints
 from shardwise.search.exact import search, with_split
 from shardwise.search.pareto import proven_front
@@ -76,6 +77,20 @@ def test_a_front_is_proven_only_where_it_is_asked_for():
         # Nothing that was evaluated beats a proven point.
         better = [q for q in plain.pareto if q.headroom_bytes >= point.headroom_bytes and q.step_time_s < point.bound_s]
         assert not better
+
+
+def test_an_interrupt_keeps_the_points_so_far(monkeypatch):
+    p = problem(dense_model(6), gpus=8, batch=16, sequence=4096, memory_gib=4.0)
+    whole, rest = front_of(p, 8, Constraints()), iter([search])
+
+    def interrupted(*args, **kwargs):
+        try:
+            return next(rest)(*args, **kwargs)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(pareto, "search", interrupted)
+    assert front_of(p, 8, Constraints()) == whole[:2]
 
 
 def test_too_many_points_are_refused():
