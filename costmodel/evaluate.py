@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .layers import LayerTable, distinct, layer_table
+from .least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
 from .problem import Array, Ints, Problem
 from .splits import chunk_counts
 from .step import (
@@ -114,6 +115,11 @@ def _bound_s(group: Group, work: Load, rest: Totals) -> Array:
     even = replace(group, counts=whole, ranks=group.ranks[:1], repeats=np.array([float(group.pp)]))
     mean = Load(f, b, w, again, np.zeros(len(group.strategies)))
     parts, slow = step_s(even, mean, rest)
+    if paced_by_passes(group):
+        wholes = (group.pp * f[0], group.pp * (b + again)[0], group.pp * w[0])
+        bubble = least_bubble_s(group, mean.total[0], wholes, pass_shares(group), rest.p2p)
+        parts |= {"pp_bubble": bubble, "pp_comm": steady_wait_s(group, rest.p2p)}
+        del parts["host_per_microbatch"]
     steady = hides_steadily(group)
     if group.pp > 1 and not steady.all():
         # With so few micro-batches an uneven split may be quicker: its longest passes hide more than they cost.

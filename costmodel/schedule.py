@@ -26,6 +26,8 @@ def bubble_s(
     weight: Array,
     repeats: Array,
     delay: Array | float = 0.0,
+    slow: Ints | None = None,
+    less: tuple[Array, Array, Array] | None = None,
 ) -> Array:
     """Idle seconds of the slowest rank in one step; inputs are seconds per micro-batch and rank, ``[rank, n]``.
 
@@ -37,45 +39,53 @@ def bubble_s(
     micro-batch group is pp, a message is waited for vpp times by every rank. zb-h1: (p-1)(F+B-W), published for W <= F,
     B, and never below (p-1) max(F, B). zb-v: ``zb_v_bubble_s``. dualpipe: (p/2-1)(F + max(F, B) + max(0, B-W)) with F
     and B not overlapped; published for F, W <= B as (p/2-1)(F&B + B - 3W), B the whole backward.
+
+    For bounds: ``slow[n]`` names the slowest rank, and ``less`` holds the passes to take where a bubble shrinks with
+    them.
     """
     total = forward + backward + weight
-    slow = np.argmax(total, axis=0)[None]
+    slow = (np.argmax(total, axis=0) if slow is None else slow)[None]
     others = repeats @ total - np.take_along_axis(total, slow, axis=0)[0]
     pp = float(repeats.sum())
     divisor = others_divisor(schedule, vpp)
     if divisor is not None:
         return np.asarray(others / divisor + 2.0 * (divisor * pp - 1.0) * delay)
     f, b, w = (np.take_along_axis(x, slow, axis=0)[0] for x in (forward, backward, weight))
+    most = less or (forward, backward, weight)
+    f_less, b_less, w_less = (np.take_along_axis(x, slow, axis=0)[0] for x in most)
     if schedule == "zb-h1":
-        others_f, others_b, others_w = (repeats @ x - y for x, y in ((forward, f), (backward, b), (weight, w)))
+        others_f, others_b, others_w = (repeats @ x - y for x, y in ((forward, f), (backward, b), (most[2], w_less)))
         once = (pp - 1.0) * np.asarray(delay)
         one_way = np.maximum(others_f, others_b) + once
         return np.asarray(np.maximum(one_way, others_f + others_b - others_w + 2.0 * once))
     if schedule == "zb-v":
-        return zb_v_bubble_s(pp, f, b, w, delay)
+        return zb_v_bubble_s(pp, (f, b, w), (f_less, b_less, w_less), delay)
     fill = max(0.0, pp / 2.0 - 1.0)
-    hops = np.where(b >= w, 2.0 * pp - 2.0, 2.0 * pp - 2.0 - fill)
-    return np.asarray(fill * (f + np.maximum(f, b) + np.maximum(0.0, b - w)) + hops * delay)
+    hops = np.where(b >= w_less, 2.0 * pp - 2.0, 2.0 * pp - 2.0 - fill)
+    return np.asarray(fill * (f + np.maximum(f, b) + np.maximum(0.0, b - w_less)) + hops * delay)
 
 
-def zb_v_bubble_s(pp: float, forward: Array, backward: Array, weight: Array, delay: Array | float = 0.0) -> Array:
-    """Idle seconds of ZB-V, given those of a rank's two chunks together: the V has to fill.
+def zb_v_bubble_s(
+    pp: float, passes: tuple[Array, Array, Array], less: tuple[Array, Array, Array], delay: Array | float = 0.0
+) -> Array:
+    """Idle seconds of ZB-V, given forward, backward and weight of a rank's two chunks together: the V has to fill.
 
     (p-1) B of one chunk while W is between half of B and B, and F at most B. The other terms are the longest chains of
     passes elsewhere (m >= 2p-1). The published zero (arXiv 2405.15362, section 4.4) counts each rank from its own start
     to its own end, which takes optimizer steps that do not wait for each other, and F = B = W.
     """
     p, c = pp, np.asarray(delay)
-    f, b, w = (x / 2.0 for x in (forward, backward, weight))
+    f, b, w = (x / 2.0 for x in passes)
+    less_b, less_w = less[1] / 2.0, less[2] / 2.0
     chains = (
         (p - 1) * b + (4 * p - 6) * c,
-        2 * (p - 1) * (b - w) + (5 * p - 7) * c,
+        2 * (p - 1) * (b - less_w) + (5 * p - 7) * c,
         b + (p - 2) * w + (3 * p - 4) * c,
         f + (p - 2) * w + (3 * p - 5) * c,
-        (2 * p - 3) * f - (p - 2) * b + (2 * p - 3) * c,
-        (2 * p - 3) * f + b - 2 * (p - 1) * w + (3 * p - 4) * c,
-        2 * (p - 1) * f - (p - 1) * b - w + 2 * (p - 1) * c,
-        2 * (p - 1) * f - (2 * p - 1) * w + 3 * (p - 1) * c,
+        (2 * p - 3) * f - (p - 2) * less_b + (2 * p - 3) * c,
+        (2 * p - 3) * f + b - 2 * (p - 1) * less_w + (3 * p - 4) * c,
+        2 * (p - 1) * f - (p - 1) * less_b - less_w + 2 * (p - 1) * c,
+        2 * (p - 1) * f - (2 * p - 1) * less_w + 3 * (p - 1) * c,
     )
     return np.asarray(np.max(chains, axis=0))
 

@@ -116,19 +116,32 @@ def pipeline_s(group: Group, work: Load, wait: Array, delay: Array) -> Pipeline:
     none = np.zeros_like(busy)
     if group.pp == 1:
         return Pipeline(busy, none, none, none, slow)
-    left = max(0.0, 2.0 - group.problem.runtime.zb_pending) if group.schedule == "zb-h1" else 1.0
-
-    def idle_s(wait: Array | float, delay: Array | float) -> Array:
-        passes = (work.forward + group.vpp * wait, work.backward + work.recompute + group.vpp * wait, work.weight)
-        return left * bubble_s(group.schedule, group.vpp, *passes, group.repeats, delay)
-
-    idle = idle_s(0.0, 0.0)
+    passes = (work.forward, work.backward + work.recompute, work.weight)
+    idle = idle_s(group, passes, 0.0, 0.0)
     if others_divisor(group.schedule, group.vpp) is not None:
         waits = 2.0 * (group.pp - 1) * wait
         delays = 2.0 * (group.vpp * group.pp - 1) * delay
         return Pipeline(busy, idle + m * work.stagger, waits, delays, slow)
-    waited = idle_s(wait, 0.0)
-    return Pipeline(busy, idle, waited - idle, idle_s(wait, delay) - waited, slow)
+    waited = idle_s(group, passes, wait, 0.0)
+    return Pipeline(busy, idle, waited - idle, idle_s(group, passes, wait, delay) - waited, slow)
+
+
+def idle_s(
+    group: Group,
+    passes: tuple[Array, Array, Array],
+    wait: Array | float,
+    delay: Array | float,
+    slow: Ints | None = None,
+    less: tuple[Array, Array, Array] | None = None,
+) -> Array:
+    """``schedule.bubble_s`` as the runtime runs it; ``passes`` are forward, backward and weight, ``[rank, n]`` each."""
+    f, b, w = passes
+    if less is not None:
+        less = (less[0] + group.vpp * wait, less[1] + group.vpp * wait, less[2])
+    more = group.vpp * wait
+    idle = bubble_s(group.schedule, group.vpp, f + more, b + more, w, group.repeats, delay, slow, less)
+    left = max(0.0, 2.0 - group.problem.runtime.zb_pending) if group.schedule == "zb-h1" else 1.0
+    return np.asarray(left * idle)
 
 
 def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -333,9 +346,13 @@ def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
         on = s.zero >= stage
         out[name] = each * (dense / np.where(on, a, 1.0) + expert / np.where(on, b, 1.0))
     out["optimizer"] = out["optimizer"] * (1.0 - s.offload_optimizer)
-    layers = np.maximum(group.layers, 1.0)
-    out["gathered_parameters"] = np.where(s.zero == 3, 2.0 * runtime.param_comm_bytes * (dense + expert) / layers, 0.0)
+    out["gathered_parameters"] = gathered_bytes(group) * (dense + expert) / np.maximum(group.layers, 1.0)
     return out
+
+
+def gathered_bytes(group: Group) -> Array:
+    """Bytes of ZeRO-3's two gather buffers per parameter of a rank's mean layer, ``[n]``."""
+    return np.where(group.strategies.zero == 3, 2.0 * group.problem.runtime.param_comm_bytes, 0.0)
 
 
 def micro_batches_in_flight(group: Group) -> Array:

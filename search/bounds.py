@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.evaluate import groups
+from shardwise.costmodel.least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
 from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.schedule import others_divisor
 from shardwise.costmodel.step import FULL, Group, Load, Totals, dp_exposed_s, hides_steadily, parameters, step_s, totals
 from shardwise.costmodel.strategy import Strategies
 
 from .rows import KindRows, kind_rows
-
-LINEAR_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved", "zb-h1"})
-"""Schedules whose step depends on a split through the slowest rank's work and the sum over ranks."""
 
 _TIGHTENINGS = 4
 """Rounds of bounding the longest stage by the traffic it cannot hide, and that traffic by the longest stage."""
@@ -37,7 +35,8 @@ class SplitBounds:
     """Bounds over every split of ``n`` strategies, arrays ``[n]``: ``bound_s >= pipeline_s + rest_s``.
 
     ``pipeline_s`` is the least time in the pipeline (inf where no split fits), ``rest_s`` the least time outside it.
-    Both hold for answers under the incumbent, whose slowest stage takes ``longest_s`` at most.
+    Both hold for answers under the incumbent, whose slowest stage takes ``longest_s`` at most. Where the bubble depends
+    on the passes of the slowest rank, what filling and draining wait for messages counts as time in the pipeline.
     """
 
     bound_s: Array
@@ -53,11 +52,11 @@ class SplitBounds:
 def split_bounds(problem: Problem, strategies: Strategies, floor_s: Array, incumbent_s: float) -> SplitBounds:
     """Bounds over every layer split and number of recomputed layers; ``floor_s`` are bounds already known.
 
-    Strategies without a pipeline, or with a schedule that is not linear, keep their floor.
+    Strategies without a pipeline keep their floor.
     """
     out = SplitBounds(floor_s.copy(), *(np.zeros(len(floor_s)) for _ in range(3)))
     for where, group in groups(problem, strategies):
-        if group.pp == 1 or group.schedule not in LINEAR_SCHEDULES:
+        if group.pp == 1:
             continue
         size = max(1, _CELLS // (group.pp * _most_layers(problem.model.num_layers, group.pp)))
         for start in range(0, len(where), size):
@@ -81,8 +80,6 @@ def room_for_layers(problem: Problem, strategies: Strategies) -> NDArray[np.bool
     out = np.ones(len(strategies), dtype=np.bool_)
     for where, group in groups(problem, strategies):
         rows = kind_rows(group)
-        if group.schedule == "dualpipe":
-            continue
         _, held = _ends(rows, group.pp)
         scale = (1.0 + rows.fragmentation) * rows.flight.T
         room = rows.capacity - rows.fixed[:, None] - held
@@ -92,22 +89,58 @@ def room_for_layers(problem: Problem, strategies: Strategies) -> NDArray[np.bool
             scratch = (1.0 + rows.fragmentation) * rows.workspace[kind][:, None]
             each = rows.state[kind][:, None] + scale * kept[:, None]
             most = np.floor(np.maximum(0.0, room - scratch) / each + 1e-9)
-            out[where] &= (room >= 0.0).all(axis=1) & (most.sum(axis=1) >= rows.layers[kind])
+            out[where] &= (room >= 0.0).all(axis=1) & (most.sum(axis=1) >= rows.copies * rows.layers[kind])
     return out
 
 
 def slowest_stage_s(rows: KindRows) -> Array:
     """Seconds per micro-batch that the slowest rank of every split needs at least, ``[n]``; inf if nothing fits."""
     load = rows.time[: rows.num_kinds]
-    mean = (rows.layers @ load + rows.first_s + rows.last_s) / rows.group.pp
-    best = np.maximum(mean, np.maximum(rows.first_s, rows.last_s))
+    mean = rows.copies * (rows.layers @ load + rows.first_s + rows.last_s) / rows.group.pp
+    best = np.maximum(mean, _ends(rows, rows.group.pp)[0].max(axis=1))
+    best = np.maximum(best, _mean_with_memory_s(rows))
     used = rows.used
     for kinds in [[k] for k in used] + ([used] if len(used) > 1 else []):
         best = np.maximum(best, _slowest_of(rows, kinds))
     if rows.group.schedule == "interleaved":
         for kind in used:
             best = np.maximum(best, _turns_s(rows, kind))
-    return best
+    return np.asarray(best)
+
+
+def _mean_with_memory_s(rows: KindRows) -> Array:
+    """The mean load with the recomputation that memory forces on all ranks together, ``[n]``; inf if nothing fits.
+
+    A rank that must recompute trades bytes for seconds at its best kind's price at least. Weighed by those prices, what
+    all layers need and all ranks have are sums; without recomputation the sums alone must fit.
+    """
+    pp, used = rows.group.pp, rows.used
+    seconds, held = _ends(rows, pp)
+    lost = (1.0 + rows.fragmentation) * rows.flight.T
+    room = (
+        rows.capacity - rows.fixed[:, None] - held - (1.0 + rows.fragmentation) * rows.workspace[used].min(0)[:, None]
+    )
+    count = rows.copies * rows.layers[used].astype(float)
+    full = rows.group.strategies.recompute == FULL
+    kept = np.where(full, np.minimum(rows.saved[used], rows.boundary[used]), rows.saved[used])
+    fits = (room >= 0.0).all(axis=1)
+    for weight in (np.ones_like(room), 1.0 / lost):
+        need = sum(
+            n * (weight * (rows.state[k][:, None] + lost * each[:, None])).min(axis=1)
+            for n, k, each in zip(count, used, kept, strict=True)
+        )
+        fits &= need <= (weight * room).sum(axis=1) * (1.0 + 1e-9)
+    out = np.where(fits, 0.0, np.inf)
+    if not full.any():
+        return out
+    with np.errstate(divide="ignore", invalid="ignore"):
+        price = (rows.again[used] / np.maximum(0.0, rows.saved[used] - rows.boundary[used])).min(axis=0)
+    price = np.where(full & np.isfinite(price), price, 0.0)[:, None] / lost
+    whole = seconds.sum(axis=1) - (price * room).sum(axis=1)
+    for n, k in zip(count, used, strict=True):
+        each = rows.state[k][:, None] + lost * rows.saved[k][:, None]
+        whole = whole + n * (rows.time[k][:, None] + price * each).min(axis=1)
+    return np.asarray(np.maximum(out, whole / pp))
 
 
 def _turns_s(rows: KindRows, kind: int) -> Array:
@@ -136,14 +169,14 @@ def _end_turns(end: Array, each: Array, pp: int) -> Iterator[tuple[Array, Array]
 
 def _slowest_of(rows: KindRows, kinds: list[int]) -> Array:
     """The same, counting only the layers of ``kinds``, each as cheap as the cheapest of them."""
-    pp, count = rows.group.pp, int(rows.layers[kinds].sum())
-    most = min(count, _most_layers(count, pp))
+    pp, count = rows.group.pp, rows.copies * int(rows.layers[kinds].sum())
+    most = min(count // rows.copies, _most_layers(count, pp))
     seconds = layer_times_s(rows, kinds, most)
     flat = seconds.reshape(seconds.shape[0], -1)
     if flat.shape[1] < count:
         return np.full(len(flat), np.inf)
     slowest = np.partition(flat, count - 1, axis=1)[:, count - 1]
-    if most < count:
+    if most * rows.copies < count:
         # A rank that could take more layers than the table has: the argument does not hold, so claim nothing.
         last = seconds[:, :, -1]
         full = (np.isfinite(last) & (last <= slowest[:, None])).any(axis=1)
@@ -178,15 +211,19 @@ def layer_times_s(rows: KindRows, kinds: list[int], most: int) -> Array:
 
 
 def _ends(rows: KindRows, pp: int) -> tuple[Array, Array]:
-    """Seconds and bytes that the first and the last rank carry besides layers: ``[n, pp]`` each."""
+    """Seconds and bytes that the ranks with the model's two ends carry besides layers: ``[n, pp]`` each."""
     n, k = len(rows.fixed), rows.num_kinds
     seconds, held = np.zeros((n, pp)), np.zeros((n, pp))
-    seconds[:, 0] += rows.first_s
-    seconds[:, -1] += rows.last_s
-    held[:, 0] += rows.state[k]
-    held[:, -1] += rows.state[k + 1] + rows.num_mtp * rows.state[k + 2]
     kept = np.minimum(rows.saved[k + 2], rows.boundary[k + 2]) * rows.num_mtp
-    held[:, -1] += (1.0 + rows.fragmentation) * (rows.workspace[k + 1] + rows.flight[-1] * kept)
+    head = rows.state[k + 1] + rows.num_mtp * rows.state[k + 2]
+    # Folded schedules have both ends on the first rank, dualpipe on its mirror image too.
+    firsts, lasts = {"zb-v": ([0], [0]), "dualpipe": ([0, -1], [0, -1])}.get(rows.group.schedule, ([0], [-1]))
+    for rank in firsts:
+        seconds[:, rank] += rows.first_s
+        held[:, rank] += rows.state[k]
+    for rank in lasts:
+        seconds[:, rank] += rows.last_s
+        held[:, rank] += head + (1.0 + rows.fragmentation) * (rows.workspace[k + 1] + rows.flight[rank] * kept)
     return seconds, held
 
 
@@ -216,8 +253,8 @@ class Stage:
         """
         group, pp = rows.group, rows.group.pp
         m = group.strategies.num_microbatches
-        passes = [_summed(rows, table) for table in (rows.forward, rows.backward, rows.weight)]
-        whole = sum(passes)
+        passes = (_summed(rows, rows.forward), _summed(rows, rows.backward), _summed(rows, rows.weight))
+        whole = passes[0] + passes[1] + passes[2]
         each = np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) / whole
         forward, backward, weight = (each * p for p in passes)
         two = replace(
@@ -226,6 +263,10 @@ class Stage:
         )  # fmt: skip
         parts, _ = step_s(two, Load(forward, backward, weight, np.zeros((2, len(m))), np.zeros(len(m))), rest)
         pipeline = parts.pop("compute") + parts.pop("recompute") + parts.pop("pp_bubble")
+        if paced_by_passes(group):
+            pipeline = m * slowest + least_bubble_s(group, slowest, passes, pass_shares(group), rest.p2p)
+            parts["pp_comm"] = steady_wait_s(group, rest.p2p)
+            del parts["host_per_microbatch"]
         parts["dp_comm"] = rest.tied
         outside = sum(parts.values())
         # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
@@ -265,7 +306,7 @@ def _largest_shares(rows: KindRows) -> tuple[Array, Array]:
 
 def _summed(rows: KindRows, table: Array) -> Array:
     k = rows.num_kinds
-    return np.asarray(rows.layers @ table[:k] + table[k] + table[k + 1] + rows.num_mtp * table[k + 2])
+    return np.asarray(rows.copies * (rows.layers @ table[:k] + table[k] + table[k + 1] + rows.num_mtp * table[k + 2]))
 
 
 def least_totals(rows: KindRows) -> Totals:
@@ -278,7 +319,7 @@ def least_totals(rows: KindRows) -> Totals:
         return most.scaled(*mean)
     # Dense models of one kind: some rank has a whole number of layers, rounded up.
     kind = rows.used[0]
-    held = np.maximum(mean[0], -(-rows.layers[kind] // group.pp) * rows.params[0, kind])
+    held = np.maximum(mean[0], -(-rows.copies * rows.layers[kind] // group.pp) * rows.params[0, kind])
     return totals(group, held[None], np.zeros_like(held)[None])
 
 

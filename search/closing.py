@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategies, Strategy
 from shardwise.launchers.base import Launcher
+from shardwise.launchers.rule import violations
 
 from .bounds import split_bounds
 from .compositions import Compositions, compositions, rank_params
-from .space import EXACT_SCHEDULES
+from .cuts import best_cut, linear_s
+from .loads import Loads
+from .rows import kind_rows
 from .split import Split, one_number, solve_split, splittable
+from .turns import least_turns_s
 
 if TYPE_CHECKING:
     from .exact import Found
-
-_MOST_TRIES = 8
-"""Uneven splits tried for schedules whose step the integer model does not state: outside the proven space."""
 
 _TIDY_GAP = 0.02
 """How close to the most even split is even enough."""
@@ -48,7 +51,7 @@ class Closer:
     def __init__(self, found: Found) -> None:
         self.found = found
         self.solved = 0
-        self._tries = 0
+        self.cut = 0
         self._abilities: dict[tuple[object, ...], tuple[bool, bool]] = {}
 
     def close(self, unit: Unit) -> float:
@@ -56,12 +59,15 @@ class Closer:
         can, uniform = self._can(unit.strategy)
         if not can:
             return math.inf
-        if unit.strategy.schedule not in EXACT_SCHEDULES:
-            if self._tries < _MOST_TRIES:
-                self._tries += 1
-                self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
-            return math.inf
         unit, loads = self._refreshed(unit)
+        if not self.found.beats(unit.bound_s):
+            return math.inf
+        if unit.strategy.schedule != "interleaved":
+            return self._cut(unit, uniform)
+        (_, group), *_ = groups(self.found.problem, Strategies.of([unit.strategy]))
+        turns = least_turns_s(self.found.problem, unit.strategy, rows := kind_rows(group))
+        whole = Loads.of(unit.strategy, rows, None, math.inf, math.inf).whole_s
+        unit, loads = self._refreshed(unit, float(linear_s(unit.strategy, turns, whole)))
         if not self.found.beats(unit.bound_s):
             return math.inf
         if self._trusted(unit.strategy):
@@ -69,6 +75,37 @@ class Closer:
         self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
         unit, _ = self._refreshed(unit)
         return self._relaxed(unit, uniform) if self.found.beats(unit.bound_s) else math.inf
+
+    def _cut(self, unit: Unit, uniform: bool) -> float:
+        """Close a strategy whose splits dynamic programming searches whole, in bands like ``_bands``."""
+        numbers = self._numbers(unit.strategy, uniform)
+        below, left, floor = math.inf, math.inf, unit.pipeline_s
+        for turn in range(_ROUNDS + 1):
+            self.cut += 1
+            cut = best_cut(
+                self.found.problem, unit.strategy, numbers=numbers, params_below=below, longest_s=unit.longest_s
+            )
+            if turn == 0:
+                floor = cut.pipeline_s
+            if cut.strategy is None:
+                return min(left, math.inf if math.isinf(cut.pipeline_s) else max(unit.bound_s, cut.pipeline_s))
+            self._judge(Split(cut.strategy, cut.pipeline_s, True))
+            unit, loads = self._refreshed(unit, floor)
+            if turn == _ROUNDS or loads is None or not self.found.beats(cut.pipeline_s + unit.rest_s):
+                remains = cut.pipeline_s + unit.rest_s
+                return min(left, remains if self.found.beats(remains) else math.inf)
+            below = rank_params(self.found.problem, cut.strategy)
+            band = cut.pipeline_s + max(unit.rest_s, loads.rest_above(below))
+            left = min(left, band if self.found.beats(band) else math.inf)
+        return left
+
+    def _numbers(self, strategy: Strategy, uniform: bool) -> Sequence[int | None]:
+        """The numbers of recomputed layers per rank that the launcher and the request allow."""
+        wished = [int(v) for v in self.found.space.constraints.values("recompute_layers")]
+        layers = self.found.problem.model.num_layers
+        if wished:
+            return [layers if n < 0 else n for n in wished]
+        return range(1, layers + 1) if uniform else (None, layers)
 
     def _relaxed(self, unit: Unit, uniform: bool) -> float:
         """A bound from CP-SAT on a strategy that it cannot state exactly."""
@@ -142,7 +179,7 @@ class Closer:
     def _judge(self, split: Split) -> Estimate | None:
         """The cost model's own word on a split; None when there is none or the launcher refuses it."""
         found = self.found
-        if split.strategy.layers_per_stage is None or found.space.launcher.violations(found.problem, split.strategy):
+        if split.strategy.layers_per_stage is None or violations(found.problem, split.strategy, found.space.rules):
             return None
         answer = estimate(found.problem, split.strategy)
         if answer.fits:

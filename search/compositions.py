@@ -18,7 +18,8 @@ from shardwise.costmodel.problem import Array, Problem
 from shardwise.costmodel.step import gradient_times_each, totals
 from shardwise.costmodel.strategy import Strategies, Strategy
 
-from .bounds import Stage, most_layers, slowest_of
+from .bounds import Stage, fill_weight, most_layers, slowest_of, slowest_stage_s
+from .cuts import FOLDED
 from .rows import KindRows, kind_rows
 
 _MOST = 20_000
@@ -58,7 +59,7 @@ def compositions(
         key=np.full(len(counts), group.key[0]),
     )  # fmt: skip
     rows = kind_rows(many)
-    least = slowest_of(one, pipeline_s)
+    least = slowest_of(one, pipeline_s) if fill_weight(group) else float(slowest_stage_s(one)[0])
     slowest = np.full(len(counts), least)
     rest = replace(totals(many, dense[None], expert[None]), gradients=gradient_times_each(many, dense, expert))
     stage = Stage.of(rows, slowest, rest, incumbent_s, _shares(one, counts, least, longest_s))
@@ -100,7 +101,7 @@ def _counts(rows: KindRows, longest_s: float) -> Array | None:
         return None
     layers = np.array([c for c in itertools.product(*sides) if sum(c) <= most], dtype=float)
     ends = np.array([[0, 0, 0], [1, 0, 0], [0, 1, rows.num_mtp], [1, 1, rows.num_mtp]], dtype=float)
-    if rows.group.schedule != "zb-v":
+    if rows.group.schedule not in FOLDED:
         ends = ends[:3]
     counts = np.concatenate([np.concatenate([layers, np.tile(e, (len(layers), 1))], axis=1) for e in ends])
     within = counts @ rows.time[:, 0] <= longest_s * (1.0 + 1e-9)
@@ -111,8 +112,8 @@ def _least_params(rows: KindRows) -> float:
     """Pigeonhole: some rank holds the mean, and of each kind a whole number of layers, rounded up."""
     pp, k = rows.group.pp, rows.num_kinds
     each = rows.params.sum(axis=0)[:, 0]
-    mean = (rows.layers @ each[:k] + each[k] + each[k + 1] + rows.num_mtp * each[k + 2]) / pp
-    return max(float(mean), *(float(-(-int(rows.layers[i]) // pp) * each[i]) for i in rows.used))
+    mean = rows.copies * (rows.layers @ each[:k] + each[k] + each[k + 1] + rows.num_mtp * each[k + 2]) / pp
+    return max(float(mean), *(float(-(-rows.copies * int(rows.layers[i]) // pp) * each[i]) for i in rows.used))
 
 
 def rank_params(problem: Problem, strategy: Strategy) -> float:

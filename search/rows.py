@@ -17,6 +17,7 @@ from shardwise.costmodel.step import (
     SELECTIVE,
     Group,
     communicators,
+    gathered_bytes,
     micro_batches_in_flight,
     repeated_forward_s,
     state_bytes,
@@ -28,8 +29,8 @@ class KindRows:
     """Arrays ``[kind + 3, n]`` unless said otherwise; seconds per micro-batch, bytes per pipeline rank.
 
     A rank's memory is ``fixed + sum(state) + (1 + fragmentation) · (flight · kept + transient)``, with ``kept`` the
-    ``saved`` bytes of its layers less what recomputation drops. ZeRO-3's gather buffers, which are no sum over layers,
-    are left out: what fits must be judged by the cost model.
+    ``saved`` bytes of its layers less what recomputation drops. ZeRO-3's gather buffers are no sum over layers: they
+    take ``gathered`` bytes per parameter of a rank's mean layer.
     """
 
     group: Group
@@ -49,6 +50,8 @@ class KindRows:
     """Micro-batches in flight on every pipeline rank, ``[pp, n]``."""
     fixed: Array
     """``[n]``"""
+    gathered: Array
+    """Bytes of ZeRO-3's gather buffers per parameter of a rank's mean layer, ``[n]``."""
     fragmentation: float
     capacity: float
     layers: Ints
@@ -64,6 +67,11 @@ class KindRows:
     def num_kinds(self) -> int:
         """Layer kinds; the rows after them are embedding, head and MTP."""
         return len(self.layers)
+
+    @property
+    def copies(self) -> int:
+        """Ranks that each layer is on: two under dualpipe, which halves its seconds."""
+        return 2 if self.group.schedule == "dualpipe" else 1
 
     @property
     def used(self) -> list[int]:
@@ -105,6 +113,7 @@ def kind_rows(group: Group) -> KindRows:
         params=params,
         flight=micro_batches_in_flight(group),
         fixed=communicators(s) * runtime.communicator_bytes + runtime.context_bytes,
+        gathered=gathered_bytes(group),
         fragmentation=runtime.fragmentation,
         capacity=capacity_bytes(group.problem),
         layers=np.bincount(np.array(model.layers), minlength=len(model.kinds)),

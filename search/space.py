@@ -16,15 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import SCHEDULES, Strategies
+from shardwise.costmodel.strategy import Strategies
 from shardwise.launchers.base import Launcher
 from shardwise.launchers.rule import Allowed, Rule, allowed
 
 from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offered_names, offers
 from .constraints import Constraints
-
-EXACT_SCHEDULES = frozenset({"gpipe", "1f1b", "interleaved"})
-"""Schedules whose layer splits belong to the proven space: m·slowest + weight·(sum - slowest) is their time."""
 
 BLOCK = 1 << 17
 """Rows built at once, at most: bounds memory, not the answer."""
@@ -180,11 +177,6 @@ class Space:
             )
         if not wishes.touches("vpp"):
             out.append("virtual stages are searched where they divide the layers of a stage; pin vpp for others")
-        others = [
-            s for s in offered_names(self.launcher.capabilities, "schedule", SCHEDULES) if s not in EXACT_SCHEDULES
-        ]
-        if others:
-            out.append(f"uneven layer splits are tried but not proven for schedules {', '.join(others)}")
         if offered_names(self.launcher.capabilities, "schedule", ["interleaved"]):
             out.append(
                 "virtual stages of interleaving hold at most one layer more or less than an even share, the ends fewer"

@@ -43,7 +43,7 @@ class Split:
 
 def splittable(problem: Problem, launcher: Launcher, strategy: Strategy) -> bool:
     """Whether the launcher can express an uneven layer split of a strategy."""
-    if strategy.pp == 1 or strategy.schedule == "dualpipe":
+    if strategy.pp == 1:
         return False
     even = even_split(problem.model.num_layers, strategy.pp * strategy.vpp)
     odd = (even[0] + 1, even[1] - 1, *even[2:])
@@ -342,7 +342,8 @@ class _Model:
         solver.parameters.max_deterministic_time = _LITTLE_WORK if gap else _WORK_LIMIT
         status = solver.solve(self.model)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
-            return None if status == self._cp.INFEASIBLE else Split(self.strategy, 0.0, False)
+            least = max(0.0, solver.best_objective_bound * unit) if status == self._cp.UNKNOWN else 0.0
+            return None if status == self._cp.INFEASIBLE else Split(self.strategy, least, False)
         optimal = status == self._cp.OPTIMAL
         return Split(self._strategy(solver), solver.best_objective_bound * unit, optimal)
 

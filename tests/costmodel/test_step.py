@@ -28,12 +28,14 @@ def layouts(draw, experts=False):
     tp = draw(st.sampled_from([1, 2, 4]))
     dp = draw(st.sampled_from([1, 2, 4, 8]))
     cp = draw(st.sampled_from([1, 2]))
+    # These schedules are priced for as many micro-batches as launch rules ask for; with fewer no formula holds.
+    counted = pp > 1 and schedule in ("interleaved", "zb-h1", "zb-v", "dualpipe")
     return Strategy(
         tp=tp, sp=tp > 1 and (experts or draw(st.booleans())), cp=cp, pp=pp, vpp=vpp, schedule=schedule, dp=dp,
         cp_comm=draw(st.sampled_from(["p2p", "all_gather", "a2a"])), ulysses=1,
         ep=draw(st.sampled_from([e for e in (1, 2, 4) if (tp * cp * dp) % e == 0])) if experts else 1,
         zero=draw(st.integers(0, 3)), micro_batch_size=draw(st.sampled_from([1, 2])),
-        num_microbatches=draw(st.sampled_from([1, 4, 32])),
+        num_microbatches=draw(st.sampled_from([2 * pp, 32] if counted else [1, 4, 32])),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         recompute_layers=draw(st.sampled_from([-1, 1])), dp_overlap=draw(st.booleans()),
         tp_overlap=draw(st.booleans()), ep_overlap=draw(st.booleans()),
@@ -69,8 +71,7 @@ def test_the_bound_holds_for_every_split(strategy, data):
     problem = problem_for(strategy, cases.gpt(layers=16))
     bound = evaluate(problem, Strategies.of([strategy]))
     uneven = estimate(problem, replace(strategy, layers_per_stage=split))
-    if strategy.schedule in ("gpipe", "1f1b", "interleaved"):
-        assert bound.lower_bound_s[0] <= uneven.step_time_s * (1 + 1e-9)
+    assert bound.lower_bound_s[0] <= uneven.step_time_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("zero", [0, 3])
@@ -84,18 +85,24 @@ def test_the_bound_holds_where_one_micro_batch_hides_more_than_it_costs(zero):
 
 
 @settings(max_examples=40, deadline=None)
-@given(layouts())
-def test_better_hardware_is_never_slower(strategy):
-    problem = problem_for(strategy)
+@given(st.booleans(), st.data())
+def test_better_hardware_is_never_slower(experts, data):
+    strategy = data.draw(layouts(experts))
+    problem = problem_for(strategy, cases.moe() if experts else cases.gpt())
     base = estimate(problem, strategy)
     acc = problem.cluster.accelerator
     quick = cases.faster(problem, peak_flops={k: 2 * v for k, v in acc.peak_flops.items()})
     assert estimate(quick, strategy).step_time_s <= base.step_time_s * (1 + 1e-9)
     wide = cases.faster(problem, memory_bytes_per_s=2 * acc.memory_bytes_per_s)
     assert estimate(wide, strategy).step_time_s <= base.step_time_s * (1 + 1e-9)
-    tiers = tuple(replace(t, bytes_per_s=2 * t.bytes_per_s) for t in problem.cluster.tiers)
-    linked = replace(problem, cluster=replace(problem.cluster, tiers=tiers))
-    assert estimate(linked, strategy).step_time_s <= base.step_time_s * (1 + 1e-9)
+    every = range(len(problem.cluster.tiers))
+    for quicker in (every, *([i] for i in every)):
+        tiers = tuple(
+            replace(t, bytes_per_s=(2 if i in quicker else 1) * t.bytes_per_s)
+            for i, t in enumerate(problem.cluster.tiers)
+        )
+        linked = replace(problem, cluster=replace(problem.cluster, tiers=tiers))
+        assert estimate(linked, strategy).step_time_s <= base.step_time_s * (1 + 1e-9)
 
 
 def test_llama_405b_split_is_the_published_one():

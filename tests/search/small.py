@@ -202,7 +202,7 @@ def every_split(p: Problem, who: Launcher, base: Strategy, uniform: bool):
 def pipelined(draw, recomputes=RECOMPUTES, schedules=SCHEDULES) -> tuple[Problem, Strategy]:
     """A pipeline of a small dense or mixed model with a random layer split, on a device it may or may not fit."""
     pp, layers = draw(st.sampled_from([2, 4])), 16
-    schedule = draw(st.sampled_from([s for s in schedules if s != "dualpipe"]))
+    schedule = draw(st.sampled_from(schedules))
     vpp = {"interleaved": draw(st.sampled_from([2, 4])), "zb-v": 2}.get(schedule, 1)
     chunks = pp * vpp
     cuts = sorted(draw(st.lists(st.integers(0, layers - chunks), min_size=chunks - 1, max_size=chunks - 1)))
@@ -210,7 +210,8 @@ def pipelined(draw, recomputes=RECOMPUTES, schedules=SCHEDULES) -> tuple[Problem
     moe, tp, dp = draw(st.booleans()), draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 8]))
     s = Strategy(
         tp=tp, sp=tp > 1, pp=pp, vpp=vpp, schedule=schedule, dp=dp, ep=min(dp, 4) if moe else 1,
-        zero=draw(st.integers(0, 3)), num_microbatches=pp * draw(st.sampled_from([1, 2, 8])),
+        zero=draw(st.integers(0, 3)),
+        num_microbatches=pp * draw(st.sampled_from([2, 8] if schedule == "dualpipe" else [1, 2, 8])),
         recompute=draw(st.sampled_from(recomputes)), dp_overlap=draw(st.booleans()), layers_per_stage=split,
     )  # fmt: skip
     model = moe_model(layers, first_dense=3) if moe else dense_model(layers, tied=draw(st.booleans()))

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardwise.costmodel.estimate import estimate
-from shardwise.costmodel.strategy import Strategies
-from shardwise.search.bounds import LINEAR_SCHEDULES, room_for_layers, split_bounds
+from shardwise.costmodel.strategy import SCHEDULES, Strategies
+from shardwise.search.bounds import room_for_layers, split_bounds
 
 from .small import pipelined
 
@@ -20,7 +20,7 @@ RECOMPUTES = ("none", "selective", "full")
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_no_split_that_fits_is_under_the_bound(data):
-    p, s = data.draw(pipelined(RECOMPUTES, tuple(sorted(LINEAR_SCHEDULES))))
+    p, s = data.draw(pipelined(RECOMPUTES, SCHEDULES))
     answer = estimate(p, s)
     assume(answer.fits)
     bare = Strategies.of([replace(s, layers_per_stage=None)])

@@ -1,0 +1,114 @@
+"""Splits by dynamic programming against every split, priced by the cost model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardwise.costmodel.estimate import estimate
+from shardwise.costmodel.strategy import RECOMPUTES, Strategies, Strategy
+from shardwise.search.cuts import FOLDED, best_cut
+from shardwise.search.rows import kind_rows
+from shardwise.search.turns import least_turns_s
+
+from .small import compositions, dense_model, group_of, moe_model, problem
+
+OUTSIDE = ("dp_comm", "optimizer", "offload", "fixed")
+
+
+def every_split(s: Strategy, layers: int):
+    """All splits of a strategy's layers over its stages; those of zb-v may be empty."""
+    if s.schedule == "zb-v":
+        for cuts in itertools.combinations_with_replacement(range(layers + 1), s.pp * 2 - 1):
+            yield tuple(int(n) for n in np.diff([0, *cuts, layers]))
+    else:
+        yield from compositions(layers, s.pp * s.vpp)
+
+
+def recomputations(s: Strategy, uniform: bool):
+    """All numbers of recomputed layers per rank; mirror images recompute alike."""
+    split, count = s.layers_per_stage, len(s.layers_per_stage)
+    folded = s.schedule in FOLDED
+    held = [split[r] + (split[count - 1 - r] if folded else 0) for r in range(s.pp)]
+    if uniform:
+        yield from (replace(s, recompute_layers=n) for n in range(1, max(held) + 1))
+        return
+    half = s.pp // 2 if s.schedule == "dualpipe" else s.pp
+    for again in itertools.product(*(range(n + 1) for n in held[:half])):
+        both = again + again[::-1] if s.schedule == "dualpipe" else again
+        yield replace(s, recompute_per_stage=both)
+
+
+def in_pipeline_s(e) -> float:
+    return sum(seconds for name, seconds in e.time_parts_s.items() if name not in OUTSIDE)
+
+
+@st.composite
+def pipelines(draw):
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-v", "dualpipe"]))
+    pp = draw(st.sampled_from([2, 4] if schedule == "dualpipe" else [2, 3]))
+    layers = draw(st.integers(4, 5))
+    order = (*(draw(st.integers(0, 1)) for _ in range(layers - 1)), 1)
+    mixed = replace(moe_model(layers, 256, 4, 4), layers=order)
+    model = draw(st.sampled_from([mixed, dense_model(layers, vocabulary=100_000), dense_model(layers)]))
+    m = 2 * pp * draw(st.sampled_from([1, 2]))
+    memory = draw(st.sampled_from([None, 0.15, 0.25, 0.4, 0.6, 1.0]))
+    s = Strategy(
+        pp=pp, vpp=2 if schedule == "zb-v" else 1, schedule=schedule, num_microbatches=m,
+        recompute=draw(st.sampled_from(RECOMPUTES)), zero=draw(st.sampled_from([0, 1, 3])),
+    )  # fmt: skip
+    return problem(model, gpus=pp, batch=m, sequence=2048, memory_gib=memory), s
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pipelines(), st.booleans())
+def test_the_best_cut_equals_enumeration(case, uniform):
+    p, s = case
+    layers = p.model.num_layers
+    cut = best_cut(p, s, numbers=range(1, layers + 1) if uniform else (None,))
+    variants = [replace(s, layers_per_stage=split) for split in every_split(s, layers)]
+    if s.recompute == "full":
+        variants = [v for one in variants for v in recomputations(one, uniform)]
+    answers = [e for e in (estimate(p, v) for v in variants) if e.fits]
+    if not answers:
+        assert math.isinf(cut.pipeline_s)
+        return
+    best = min(map(in_pipeline_s, answers))
+    found = estimate(p, cut.strategy)
+    assert found.fits and in_pipeline_s(found) == pytest.approx(best, rel=1e-9)
+    assert cut.pipeline_s <= best * (1.0 + 1e-9)
+
+
+def test_ranks_stay_under_a_limit_on_parameters():
+    p = problem(moe_model(8, 256, 4, 4, first_dense=3), gpus=2, batch=8)
+    s = Strategy(pp=2, num_microbatches=8)
+    group = group_of(p, Strategies.of([s]))
+    each = kind_rows(group).params.sum(axis=0)[:, 0]
+    free = best_cut(p, s)
+    half = best_cut(p, s, params_below=float(5.5 * each[1] + each[:2].max()))
+    assert half.pipeline_s >= free.pipeline_s
+    assert max(half.strategy.layers_per_stage) <= 7
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(4, 7), st.integers(0, 3), st.sampled_from([8192, 200_000]))
+def test_no_interleaved_split_has_shorter_turns(layers, first_dense, vocabulary):
+    model = replace(moe_model(layers, 256, 4, 4, first_dense=first_dense), vocab_size=vocabulary)
+    p = problem(model, gpus=2, batch=4, sequence=2048)
+    s = Strategy(pp=2, vpp=2, schedule="interleaved", num_microbatches=4)
+    rows = kind_rows(group_of(p, Strategies.of([s])))
+    running = np.concatenate([[0.0], np.cumsum([rows.time[k, 0] for k in model.layers])])
+
+    def turns(split):
+        seconds = np.diff(running[np.cumsum([0, *split])])
+        seconds[0] += rows.first_s[0]
+        seconds[-1] += rows.last_s[0]
+        return max(seconds[:2]) + max(seconds[2:])
+
+    assert least_turns_s(p, s, rows) == pytest.approx(min(map(turns, compositions(layers, 4))))
