@@ -8,7 +8,7 @@ the best split is then the N-th smallest of all those times, because every layer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,13 +49,19 @@ class SplitBounds:
         return SplitBounds(self.bound_s[where], self.pipeline_s[where], self.rest_s[where], self.longest_s[where])
 
 
-def split_bounds(problem: Problem, strategies: Strategies, floor_s: Array, incumbent_s: float) -> SplitBounds:
+def split_bounds(
+    problem: Problem,
+    strategies: Strategies,
+    floor_s: Array,
+    incumbent_s: float,
+    grouped: Iterable[tuple[Ints, Group]] | None = None,
+) -> SplitBounds:
     """Bounds over every layer split and number of recomputed layers; ``floor_s`` are bounds already known.
 
-    Strategies without a pipeline keep their floor.
+    Strategies without a pipeline keep their floor. ``grouped``: ``groups`` of the strategies where they are at hand.
     """
     out = SplitBounds(floor_s.copy(), *(np.zeros(len(floor_s)) for _ in range(3)))
-    for where, group in groups(problem, strategies):
+    for where, group in grouped or groups(problem, strategies):
         if group.pp == 1:
             continue
         size = max(1, _CELLS // (group.pp * _most_layers(problem.model.num_layers, group.pp)))

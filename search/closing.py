@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwise.costmodel.estimate import Estimate, estimate
-from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import Strategies, Strategy
+from shardwise.costmodel.step import Group
+from shardwise.costmodel.strategy import Strategy
 from shardwise.launchers.base import Launcher
 from shardwise.launchers.rule import violations
 
 from .bounds import split_bounds
 from .compositions import Compositions, compositions, rank_params
-from .cuts import best_cut, linear_s
+from .cuts import best_cut, group_of, linear_s
 from .loads import Loads
 from .rows import kind_rows
 from .split import Split, one_number, solve_split, splittable
@@ -52,6 +52,7 @@ class Closer:
         self.found = found
         self.solved = 0
         self.cut = 0
+        self._last: tuple[Strategy, Group] | None = None
         self._abilities: dict[tuple[object, ...], tuple[bool, bool]] = {}
 
     def close(self, unit: Unit) -> float:
@@ -64,8 +65,7 @@ class Closer:
             return math.inf
         if unit.strategy.schedule != "interleaved":
             return self._cut(unit, uniform)
-        (_, group), *_ = groups(self.found.problem, Strategies.of([unit.strategy]))
-        turns = least_turns_s(self.found.problem, unit.strategy, rows := kind_rows(group))
+        turns = least_turns_s(self.found.problem, unit.strategy, rows := kind_rows(self._group(unit.strategy)))
         whole = Loads.of(unit.strategy, rows, None, math.inf, math.inf).whole_s
         unit, loads = self._refreshed(unit, float(linear_s(unit.strategy, turns, whole)))
         if not self.found.beats(unit.bound_s):
@@ -83,7 +83,12 @@ class Closer:
         for turn in range(_ROUNDS + 1):
             self.cut += 1
             cut = best_cut(
-                self.found.problem, unit.strategy, numbers=numbers, params_below=below, longest_s=unit.longest_s
+                self.found.problem,
+                unit.strategy,
+                numbers=numbers,
+                params_below=below,
+                longest_s=unit.longest_s,
+                group=self._group(unit.strategy),
             )
             if turn == 0:
                 floor = cut.pipeline_s
@@ -98,6 +103,12 @@ class Closer:
             band = cut.pipeline_s + max(unit.rest_s, loads.rest_above(below))
             left = min(left, band if self.found.beats(band) else math.inf)
         return left
+
+    def _group(self, strategy: Strategy) -> Group:
+        """The group of the strategy being closed: its layer table is asked for many times."""
+        if self._last is None or self._last[0] is not strategy:
+            self._last = (strategy, group_of(self.found.problem, strategy))
+        return self._last[1]
 
     def _numbers(self, strategy: Strategy, uniform: bool) -> Sequence[int | None]:
         """The numbers of recomputed layers per rank that the launcher and the request allow."""
@@ -123,10 +134,12 @@ class Closer:
         ``pipeline_s``: what CP-SAT has shown its pipeline to take at least.
         """
         problem, step = self.found.problem, self.found.step_s
-        new = split_bounds(problem, Strategies.of([unit.strategy]), np.array([unit.bound_s]), step)
+        group = self._group(unit.strategy)
+        alone = [(np.zeros(1, dtype=np.int64), group)]
+        new = split_bounds(problem, group.strategies, np.array([unit.bound_s]), step, alone)
         pipeline, rest, longest = (float(x[0]) for x in (new.pipeline_s, new.rest_s, new.longest_s))
         pipeline = max(pipeline, pipeline_s)
-        loads = compositions(problem, unit.strategy, pipeline, longest, step) if math.isfinite(pipeline) else None
+        loads = compositions(group, pipeline, longest, step) if math.isfinite(pipeline) else None
         if loads:
             rest = max(rest, loads.rest_above(loads.least_params))
         return Unit(unit.strategy, max(unit.bound_s, pipeline + rest), pipeline, rest, longest), loads

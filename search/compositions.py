@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Problem
-from shardwise.costmodel.step import gradient_times_each, totals
+from shardwise.costmodel.step import Group, gradient_times_each, totals
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .bounds import Stage, fill_weight, most_layers, slowest_of, slowest_stage_s
@@ -41,14 +41,11 @@ class Compositions:
         return float(self.rest_s[start]) if start < len(self.rest_s) else math.inf
 
 
-def compositions(
-    problem: Problem, strategy: Strategy, pipeline_s: float, longest_s: float, incumbent_s: float
-) -> Compositions | None:
-    """The possible loads of one strategy's ranks; None where there are too many to list.
+def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s: float) -> Compositions | None:
+    """The possible loads of the ranks of a group's one strategy; None where there are too many to list.
 
     Its pipeline takes ``pipeline_s`` at least, its slowest rank ``longest_s`` at most.
     """
-    (_, group), *_ = groups(problem, Strategies.of([strategy]))
     one = kind_rows(group)
     counts = _counts(one, longest_s)
     if counts is None:

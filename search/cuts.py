@@ -21,7 +21,7 @@ import numpy as np
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Problem
 from shardwise.costmodel.schedule import others_divisor
-from shardwise.costmodel.step import Load, pass_wait_s, pipeline_s
+from shardwise.costmodel.step import Group, Load, pass_wait_s, pipeline_s
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .loads import Loads, Settled
@@ -49,21 +49,28 @@ def best_cut(
     numbers: Iterable[int | None] = (None,),
     params_below: float = math.inf,
     longest_s: float = math.inf,
+    group: Group | None = None,
 ) -> Cut:
     """The split of one strategy that is quickest in the pipeline among those whose every rank fits.
 
     ``numbers``: layers that full recomputation may repeat on every rank (all where it has fewer); None for as few on
     each as fit. Every rank has fewer parameters than ``params_below``; a split with a rank over ``longest_s`` may be
-    left out. Not for interleaved schedules, whose ranks hold many stretches.
+    left out. ``group``: the strategy's, where it is at hand. Not for interleaved schedules: their ranks hold many
+    stretches.
     """
-    (_, group), *_ = groups(problem, Strategies.of([strategy]))
-    rows, best = kind_rows(group), Cut(math.inf, None)
+    rows, best = kind_rows(group or group_of(problem, strategy)), Cut(math.inf, None)
     for number in numbers if strategy.recompute == "full" else (None,):
         loads = Loads.of(strategy, rows, number, params_below, longest_s)
         cut = _best(problem, strategy, loads)
         if cut.pipeline_s < best.pipeline_s:
             best = cut
     return best
+
+
+def group_of(problem: Problem, strategy: Strategy) -> Group:
+    """The group of one strategy alone."""
+    ((_, group),) = groups(problem, Strategies.of([strategy]))
+    return group
 
 
 def _best(problem: Problem, strategy: Strategy, loads: Loads) -> Cut:
