@@ -14,7 +14,7 @@ from shardwise.costmodel.model import AttentionCore, Extra, LayerKind, Linear, M
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.runtime import load_runtime
 from shardwise.costmodel.step import Group
-from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, SCHEDULES, Strategies, Strategy
+from shardwise.costmodel.strategy import CP_COMMS, ENUMS, RECOMPUTES, SCHEDULES, Strategies, Strategy
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.launchers.base import Launcher, get_launcher
@@ -115,11 +115,14 @@ def knobs(p: Problem, pp: int):
             yield mode, layers, offload
 
 
-def every_strategy(p: Problem, who: Launcher) -> list[Strategy]:
-    """All that the launcher accepts, without explicit splits, HSDP groups left out."""
+def every_strategy(p: Problem, who: Launcher, pins: dict | None = None) -> list[Strategy]:
+    """All with the pinned values that the launcher accepts, without explicit splits, HSDP groups left out."""
     schedules = tuple(who.capabilities["schedule"])
-    out = []
+    out, pins = [], pins or {}
     for tp, cp, pp, dp, mbs, m in every_mesh(p):
+        mesh = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "micro_batch_size": mbs}
+        if any(mesh.get(name, value) != value for name, value in pins.items()):
+            continue
         for (schedule, vpp), (kind, u), (ep, etp), zero, sp, switches, (mode, layers, offload) in itertools.product(
             list(pipelines(pp, p.model.num_layers, schedules)), list(contexts(cp)), experts(p, tp), range(4),
             (False, True) if tp > 1 else (False,), itertools.product((False, True), repeat=3), list(knobs(p, pp)),
@@ -152,12 +155,14 @@ def every_strategy(p: Problem, who: Launcher) -> list[Strategy]:
             )
     rows = Strategies.of(out)
     keep = who.allowed(p, rows)
+    for name, value in pins.items():
+        keep &= getattr(rows, name) == (ENUMS[name].index(value) if name in ENUMS else value)
     return [s for s, k in zip(out, keep, strict=True) if k]
 
 
-def brute_force(p: Problem, who: Launcher) -> tuple[float, Strategy | None]:
+def brute_force(p: Problem, who: Launcher, pins: dict | None = None) -> tuple[float, Strategy | None]:
     """The least step among all strategies that fit, layers split evenly."""
-    strategies = every_strategy(p, who)
+    strategies = every_strategy(p, who, pins)
     if not strategies:
         return np.inf, None
     e = evaluate(p, Strategies.of(strategies))
