@@ -188,6 +188,24 @@ class TestProperties:
         for wishes in ({"pins": {"tp": 2}}, {"most": {"pp": 1}}, {"bans": {"recompute": "full"}}, {"least": {"cp": 2}}):
             assert free <= solve(p, **wishes).step_s * (1.0 + TOLERANCE)
 
+    def test_faster_parts_are_never_slower(self, model):
+        p = self.base(model)
+        free, tiers, acc = solve(p).step_s, p.cluster.tiers, p.cluster.accelerator
+        quick = replace(acc, peak_flops={name: 2.0 * rate for name, rate in acc.peak_flops.items()})
+        changed = [replace(p.cluster, accelerator=quick)]
+        for one in range(len(tiers)):
+            wide = tuple(
+                replace(t, bytes_per_s=t.bytes_per_s * (2.0 if i == one else 1.0)) for i, t in enumerate(tiers)
+            )
+            changed.append(replace(p.cluster, tiers=wide))
+        for cluster in changed:
+            assert solve(replace(p, cluster=cluster)).step_s <= free * (1.0 + TOLERANCE)
+
+    def test_the_order_of_wishes_changes_nothing(self, model):
+        pins = {"pp": 2, "micro_batch_size": "1|2", "zero": 1}
+        one, two = (solve(self.base(model), pins=dict(order)) for order in (pins.items(), reversed(pins.items())))
+        assert (one.best, one.step_s) == (two.best, two.step_s)
+
     def test_the_same_question_has_the_same_answer(self, model):
         p = self.base(model)
         assert solve(p).best == solve(p).best
@@ -235,6 +253,19 @@ def test_an_interrupt_gives_the_best_so_far(monkeypatch):
     found = solve(p)
     proof = found.proof(0.0)
     assert found.best is not None and not proof.finished and proof.stopped_by == "interrupt"
+    assert proof.best_bound_s <= whole.step_s <= proof.incumbent_s
+
+
+def test_an_interrupt_while_reporting_keeps_an_honest_gap():
+    p = problem(dense_model(6), gpus=8, batch=16, memory_gib=3.0, **QUIET)
+    whole = solve(p)
+
+    def interrupted(now, incumbent, bound):
+        if np.isfinite(incumbent):
+            raise KeyboardInterrupt
+
+    proof = search(Space(p, launcher("megatron"), Constraints()), progress=interrupted).proof(0.0)
+    assert not proof.finished and proof.stopped_by == "interrupt"
     assert proof.best_bound_s <= whole.step_s <= proof.incumbent_s
 
 
