@@ -24,8 +24,8 @@ STATED_ELSEWHERE = {
 
 NODE_RATES: tuple[tuple[str, str], ...] = (
     (r"(?P<rate>\d+)\s*Gb/s\s*per\s*GPU", "gpu"),
-    (r"(?P<rate>\d+)\s*Gb/s\s*per\s*node", "node"),
     (r"(?P<count>\d+)x\s*(?:[A-Za-z-]+ )*(?P<rate>\d+)\s*Gb/s", "node"),
+    (r"(?P<rate>\d+)\s*Gb/s\s*per\s*node", "node"),
     (r"(?P<rate>\d+)\s*Gb/s\s*x(?P<count>\d+)\s*per\s*node", "node"),
     (r"(?P<rate>\d+)\s*Gb/s", "node"),
 )
@@ -57,17 +57,21 @@ SITES = (
 )
 """Networks by how rows word them; the shares are of the site, not of a row."""
 
+SHARED_PORT = 0.65
+"""Share of an HDR network's rate in training where GPUs share ports: fitted to 74 runs of vTrain on nodes with four
+ports, as in the system dgx-a100-4xhdr; IBM's five runs agree."""
+
 PREFERRED = {
-    "A100-SXM4-80GB": "dgx-a100-80gb",
-    "A100-SXM4-40GB": "dgx-a100-40gb",
+    "A100-SXM4-80GB": "dgx-a100",
+    "A100-SXM4-40GB": "oci-a100-40gb-roce",
     "H100-SXM5-80GB": "dgx-h100",
     "H200-SXM": "dgx-h200",
     "B200-SXM": "dgx-b200",
     "B300-SXM": "dgx-b300",
     "GB200": "gb200-nvl72",
     "GB300": "gb300-nvl72",
-    "V100-SXM2-32GB": "dgx-1-v100",
-    "V100-SXM2-16GB": "dgx-1-v100",
+    "V100-SXM2-32GB": "dgx-v100",
+    "V100-SXM2-16GB": "v100-16gb-1x100g",
 }
 """The system whose tiers a row starts from, where several have its accelerator."""
 
@@ -155,6 +159,9 @@ def _outer_tier(base: Tier, gpu: str, node: int, count: int, words: str, notes: 
             shares = {kind: site.p2p if kind == "p2p" else site.collectives for kind in tier.efficiency}
             notes.append(f"hardware.inter_node: {site.why}")
             tier = replace(tier, efficiency=shares, technology=site.technology)
+    if tier.technology == "ib-hdr" and rate < 0.75 * base.bytes_per_s:
+        tier = replace(tier, efficiency={kind: min(share, SHARED_PORT) for kind, share in tier.efficiency.items()})
+        notes.append(f"hardware.inter_node: GPUs share ports, {SHARED_PORT:.0%} of the rate in training")
     return replace(tier, bytes_per_s=rate)
 
 

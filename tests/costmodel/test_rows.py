@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from shardwise.costmodel._validation_cluster import stated_rate
+from shardwise.costmodel._validation_cluster import PREFERRED, stated_rate
 from shardwise.costmodel._validation_model import RowSkippedError
 from shardwise.costmodel.rows import RowInputs, RowReader
+from shardwise.hardware_profiles.load_cluster import list_clusters, load_cluster
 
 DATA = Path(__file__).parents[1] / "data"
 LLAMA: dict[str, Any] = {
@@ -212,6 +213,7 @@ def test_rows_that_differ_in_strategy_share_a_problem():
         ("Omni-Path 100Gb/s x4 per node (Jean Zay)", 50),
         ("InfiniBand 100Gb/s per node", 12.5),
         ("8x400Gb/s IB (50GB/s per NIC)", 400),
+        ("8x HDR InfiniBand 200Gb/s per node (Selene)", 200),
     ],
 )
 def test_networks_are_read_as_rows_word_them(words: str, gigabits: float):
@@ -248,3 +250,9 @@ def test_every_row_of_the_shipped_subset_is_read():
     for line in path.read_text(encoding="utf-8").splitlines():
         inputs = reader.read(json.loads(line))
         assert inputs.strategy.world_size == inputs.problem.cluster.num_gpus
+
+
+@pytest.mark.parametrize(("accelerator", "system"), PREFERRED.items())
+def test_preferred_systems_have_their_accelerator(accelerator: str, system: str):
+    assert load_cluster(system).accelerator.name == accelerator
+    assert system in list_clusters()
