@@ -17,6 +17,7 @@ from .listings import clusters, launchers, models, runtimes
 from .plan import plan
 from .study import study
 from .validate import validate
+from .whatif import whatif
 
 
 class Shardwise(click.Group):
@@ -72,7 +73,7 @@ def _never_fail_to_print() -> None:
             stream.reconfigure(errors="replace")
 
 
-for _command in (plan, estimate, study, validate, models, clusters, runtimes, launchers):
+for _command in (plan, estimate, study, whatif, validate, models, clusters, runtimes, launchers):
     cli.add_command(_command)
 
 

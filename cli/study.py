@@ -44,11 +44,11 @@ def study(study: Path, out: Path, workers: int, dask: str | None, as_json: bool)
     prepare_folder(out)
     with ExitStack() as stack:
         executor = stack.enter_context(_dask(dask)) if dask else None
-        counted = stack.enter_context(_counted())
+        count = stack.enter_context(counted())
         try:
-            result = run(asked, out, workers=workers, executor=executor, progress=counted.tell)
+            result = run(asked, out, workers=workers, executor=executor, progress=count.tell)
         except KeyboardInterrupt:
-            raise _Stopped(counted.finished, counted.total, out) from None
+            raise _Stopped(count.finished, count.total, out) from None
     written = _write(result, out)
     if as_json:
         print_json([dict(row) for row in result.rows])
@@ -70,7 +70,7 @@ class _Stopped(click.exceptions.Exit):
         )
 
 
-class _Counted:
+class Counted:
     """How far a study is, on the terminal where there is one."""
 
     def __init__(self, show: Callable[[int, int], None] | None) -> None:
@@ -78,16 +78,17 @@ class _Counted:
         self._show = show
 
     def tell(self, finished: int, total: int) -> None:
+        """So many of so many points are finished."""
         self.finished, self.total = finished, total
         if self._show is not None:
             self._show(finished, total)
 
 
 @contextmanager
-def _counted() -> Iterator[_Counted]:
+def counted() -> Iterator[Counted]:
     """Progress with the time left: on a terminal only, on standard error, gone at the end."""
     if not sys.stderr.isatty():
-        yield _Counted(None)
+        yield Counted(None)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -95,7 +96,7 @@ def _counted() -> Iterator[_Counted]:
     columns = (TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("points", total=None)
-        yield _Counted(lambda finished, total: bar.update(task, completed=finished, total=total))
+        yield Counted(lambda finished, total: bar.update(task, completed=finished, total=total))
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def percent(share: float) -> str:
 
 def change(ratio: float) -> str:
     """A ratio to a reference as a signed difference: ``+3.1 %``."""
-    return f"{(ratio - 1) * 100:+.1f} %"
+    return f"{round((ratio - 1) * 100, 1) + 0.0:+.1f} %"
 
 
 def significant(value: float) -> str:

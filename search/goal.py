@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shardwise.costmodel.estimate import Estimate, estimate
@@ -99,7 +100,7 @@ def _refusal(cases: Sequence[Case], objective: Objective, wishes: Constraints) -
         if len(cases) == 1:
             return error
         reason = f"no layout for any of {_span(cases)}; with {largest.num_gpus}: {error.reason}"
-        return NothingFitsError(reason, error.changes, error.closest)
+        return NothingFitsError(reason, lambda: error.changes, error.closest)
     gpus = fastest.case.num_gpus
     limit = objective.limit_s(found.problem.workload)
     reason = (
@@ -107,7 +108,7 @@ def _refusal(cases: Sequence[Case], objective: Objective, wishes: Constraints) -
         f"on {gpus} GPUs"
     )
     best = estimate(found.problem, with_split(found.problem, found.best))
-    return NothingFitsError(reason, tuple(_more_gpus(largest, limit, wishes)), best)
+    return NothingFitsError(reason, partial(_more_gpus, largest, limit, wishes), best)
 
 
 def _span(cases: Sequence[Case]) -> str:

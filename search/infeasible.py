@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,18 +46,33 @@ class Change:
 
 
 class NothingFitsError(InfeasibleError):
-    """No strategy satisfies the request. Its text is the whole answer in one line."""
+    """No strategy satisfies the request. Its text is the whole answer in one line.
 
-    def __init__(self, reason: str, changes: tuple[Change, ...], closest: Estimate | None, tried: bool = True) -> None:
-        helps = "; ".join(f"{c.description} ({c.step_time_s:.3g} s per step)" for c in changes)
-        without = ". No single change tried would help" if tried else ""
-        super().__init__(f"{reason}. What would help: {helps}" if helps else reason + without)
+    ``find_changes`` looks for what would help: searches, made when the text or ``changes`` are first asked for.
+    """
+
+    def __init__(
+        self, reason: str, find_changes: Callable[[], Iterable[Change]], closest: Estimate | None, tried: bool = True
+    ) -> None:
+        super().__init__(reason)
         self.reason = reason
         """The binding constraint."""
-        self.changes = changes
-        """Changes that were searched and work, the smallest first."""
         self.closest = closest
         """The strategy that comes closest to fitting; None where rules leave no strategy at all."""
+        self._find, self._tried = find_changes, tried
+        self._changes: tuple[Change, ...] | None = None
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Changes that were searched and work, the smallest first."""
+        if self._changes is None:
+            self._changes = tuple(self._find())
+        return self._changes
+
+    def __str__(self) -> str:
+        helps = "; ".join(f"{c.description} ({c.step_time_s:.3g} s per step)" for c in self.changes)
+        without = ". No single change tried would help" if self._tried else ""
+        return f"{self.reason}. What would help: {helps}" if helps else self.reason + without
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -73,8 +89,8 @@ def explain(found: Found) -> NothingFitsError:
     space = found.space
     closest = _closest(found) if len(found.candidates) else None
     reason = _memory_reason(closest) if closest is not None else _rule_reason(space)
-    changes = tuple(_changes(space.problem, space.launcher, space.constraints))
     tried = space.launcher.refusal(space.problem, "workload") is None
+    changes = partial(_changes, space.problem, space.launcher, space.constraints)
     return NothingFitsError(reason, changes, closest, tried)
 
 

@@ -77,15 +77,16 @@ def inputs(file: StudyFile, settings: Mapping[str, Scalar]) -> Inputs:
     workload = _workload(head)
     runtime = None if head.runtime is None else load_runtime(head.runtime)
     choice = choose_launcher(model, cluster, workload, head.launcher, runtime)
-    problem = Problem(model, cluster, workload, choice.runtime)
+    problem = Problem(model, cluster, workload, choice.runtime, memory_margin=head.memory_margin)
     wishes = {name: dict(getattr(head, name)) for name in _WISHES}
+    price = head.price_per_gpu_hour or cluster.price_usd_per_gpu_hour
     shown: dict[str, Scalar | None] = {
         "model": head.model, "cluster": head.cluster, "gpus": cluster.num_gpus,
         "global_batch": workload.global_batch_size, "seq_len": workload.sequence_length, "dtype": workload.dtype,
         "optimizer": workload.optimizer, "expert_imbalance": workload.expert_imbalance, "mtp": workload.train_mtp,
         "launcher": choice.launcher.name, "runtime": choice.runtime.name,
     }  # fmt: skip
-    return Inputs(problem, choice.launcher.name, wishes, head.refine, head.price_per_gpu_hour, shown)
+    return Inputs(problem, choice.launcher.name, wishes, head.refine, price, shown)
 
 
 # ---- keys of the study file

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.costmodel.estimate import Estimate
-from shardwise.hardware_profiles.errors import InfeasibleError, InputError
+from shardwise.hardware_profiles.errors import InputError
 
+from ..objective import usd_per_token
 from .knobs import Inputs
 
 Row = dict[str, Any]
@@ -51,6 +52,7 @@ def solve(point: Point) -> Row:
     """
     if point.inputs is None:
         return {"key": point.key, "status": INVALID, "message": point.fault, "search_s": 0.0}
+    from ..infeasible import NothingFitsError
     from ..planner import plan
 
     given, start = point.inputs, time.monotonic()
@@ -58,11 +60,13 @@ def solve(point: Point) -> Row:
     try:
         answer = plan(
             problem.model, problem.cluster, problem.workload, runtime=problem.runtime,
-            launcher=given.launcher, pins=given.wishes["pin"], bans=given.wishes["ban"],
-            least=given.wishes["min"], most=given.wishes["max"], top=1, refine_trials=given.refine,
+            launcher=given.launcher, memory_margin=problem.memory_margin,
+            pins=given.wishes["pin"], bans=given.wishes["ban"], least=given.wishes["min"], most=given.wishes["max"],
+            top=1, refine_trials=given.refine,
         )  # fmt: skip
-    except InfeasibleError as error:
-        row: Row = {"status": INFEASIBLE, "message": str(error)}
+    except NothingFitsError as error:
+        # The reason alone: what would help takes searches of its own, and a study has its neighbours for that.
+        row: Row = {"status": INFEASIBLE, "message": error.reason}
     except InputError as error:
         row = {"status": INVALID, "message": str(error)}
     else:
@@ -81,8 +85,8 @@ def answer_row(e: Estimate, price_per_gpu_hour: float | None = None) -> Row:
         "headroom_bytes": e.capacity_bytes - e.peak_memory_bytes,
     }  # fmt: skip
     if price_per_gpu_hour is not None:
-        row["usd_per_step"] = price_per_gpu_hour * gpus * e.step_time_s / 3600.0
-        row["usd_per_million_tokens"] = row["usd_per_step"] / e.problem.workload.tokens_per_step * 1e6
+        work = e.problem.workload
+        row["usd_per_million_tokens"] = 1e6 * usd_per_token(gpus, e.step_time_s, work, price_per_gpu_hour)
     row |= {f"strategy.{k}": _flat(v) for k, v in e.strategy.as_dict().items()}
     row |= {f"time.{k}_s": v for k, v in e.time_parts_s.items()}
     row |= {f"memory.{k}_bytes": v for k, v in e.memory_parts_bytes.items()}

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from shardwise.costmodel.problem import MEMORY_MARGIN
 from shardwise.costmodel.workload import DTYPES, OPTIMIZERS
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.yaml_files import first_problem, read_mapping
@@ -89,6 +90,7 @@ class StudyFile(_Strict):
     ban: dict[str, Scalar] = Field(default_factory=dict, description="values ruled out")
     min: dict[str, int] = Field(default_factory=dict, description="lower limits of dimensions")
     max: dict[str, int] = Field(default_factory=dict, description="upper limits of dimensions")
+    memory_margin: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(MEMORY_MARGIN, description="memory left free")
     refine: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="trials of refinement at each point")
     price_per_gpu_hour: Annotated[float, Field(gt=0.0)] | None = Field(None, description="US dollars")
     set: dict[str, Scalar] = Field(default_factory=dict, description="changes to the model or cluster at every point")

@@ -1,0 +1,231 @@
+"""``shardwise whatif``: scaling, sensitivity, break-even, cost and comparison, each a few searches and one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from shardwise.costmodel.workload import DTYPES, OPTIMIZERS
+from shardwise.hardware_profiles.errors import InputError
+
+from .options import integer, json_option, read_wishes
+from .output import console, print_json
+from .study import counted
+
+if TYPE_CHECKING:
+    from shardwise.search.studies.whatif import Runs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def whatif() -> None:
+    """Ask how the best layout and its step change with the cluster, its size and its price.
+
+    Every point is a whole search. Larger grids, resuming and tables: ``shardwise study``.
+    """
+
+
+def base_options(*, cluster: bool = True, gpus: bool = True) -> Callable[[F], F]:
+    """The options that state the job all questions start from, handed on as one mapping ``base``."""
+    options = [click.option("--model", required=True, metavar="FILE|PRESET", help="config.json, arguments or preset.")]
+    if cluster:
+        options.append(click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster profile."))
+    if gpus:
+        options.append(click.option("--gpus", required=True, type=integer, help="Accelerators in the job."))
+    options += [
+        click.option("--global-batch", required=True, type=integer, help="Sequences per optimizer step."),
+        click.option("--seq-len", required=True, type=integer, help="Tokens per sequence."),
+        click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="GEMM precision."),
+        click.option(
+            "--optimizer", type=click.Choice(OPTIMIZERS), default="adam", show_default=True, help="Optimizer."
+        ),
+        click.option("--launcher", metavar="NAME", help="Framework to plan for."),
+        click.option("--runtime", metavar="NAME|FILE", help="Framework release."),
+        click.option("--pin", multiple=True, metavar="KEY=VALUE", help="Hold a dimension: tp=8. Repeatable."),
+        click.option("--workers", type=integer, default="1", show_default=True, help="Processes of this machine."),
+    ]
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def gathered(*args: Any, workers: int, pin: tuple[str, ...], **kwargs: Any) -> Any:
+            names = ("model", "cluster", "gpus", "global_batch", "seq_len", "dtype", "optimizer", "launcher", "runtime")
+            base = {name: kwargs.pop(name) for name in names if name in kwargs}
+            base = {name: value for name, value in base.items() if value is not None}
+            base["pin"] = read_wishes("--pin", pin)
+            with counted() as progress:
+                from shardwise.search.studies.whatif import Runs
+
+                return command(*args, base=base, runs=Runs(workers, progress=progress.tell), **kwargs)
+
+        made: Any = gathered
+        for option in reversed(options):
+            made = option(made)
+        return made  # type: ignore[no-any-return]
+
+    return decorate
+
+
+@whatif.command()
+@base_options(gpus=False)
+@click.option(
+    "--gpus", "counts", required=True, metavar="N,N,…|LOW..HIGH", help="Counts, or a range that is doubled through."
+)
+@click.option("--weak", is_flag=True, help="Let the batch grow with the accelerators.")
+@click.option("--bound", type=float, default=0.8, show_default=True, help="Efficiency to look for the end of.")
+@json_option
+def scale(base: dict[str, Any], runs: Runs, counts: str, weak: bool, bound: float, as_json: bool) -> None:
+    """Follow the best step over more and more accelerators, and find where efficiency falls under a bound."""
+    from shardwise.search.studies.whatif import scale as ask
+
+    answer = ask(base, doubled(counts), weak=weak, bound=bound, runs=runs)
+    if as_json:
+        print_json({
+            "weak": answer.weak, "bound": answer.bound, "drops_between": answer.drops,
+            "points": [{"efficiency": e, **row} for e, row in zip(answer.efficiency, answer.rows, strict=True)],
+        })  # fmt: skip
+        return
+    from .whatif_report import print_scaling
+
+    print_scaling(console(), answer)
+
+
+def doubled(text: str) -> list[int]:
+    """``64,128`` or ``64..1024``, a range that is doubled through. Raises InputError."""
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            return [integer(part) for part in text.split(",")]
+        first, last = integer(low), integer(high)
+    except click.BadParameter as error:
+        raise InputError(f"--gpus {text[:40]}: {error.message}") from None
+    if last < first:
+        raise InputError(f"--gpus {text}: runs downwards; expected LOW..HIGH")
+    counts = [first]
+    while counts[-1] * 2 <= last:
+        counts.append(counts[-1] * 2)
+    return counts
+
+
+@whatif.command()
+@base_options()
+@click.option("--change", type=float, default=0.1, show_default=True, help="Share by which each resource is varied.")
+@json_option
+def sensitivity(base: dict[str, Any], runs: Runs, change: float, as_json: bool) -> None:
+    """What a little more of each resource would buy, the strongest first: the figures of a tornado chart."""
+    from dataclasses import asdict
+
+    from shardwise.search.studies.whatif import sensitivity as ask
+
+    answer = ask(base, change=change, runs=runs)
+    if as_json:
+        print_json({
+            "step_time_s": answer.step_time_s, "change": answer.change,
+            "influences": [asdict(i) for i in answer.influences],
+        })  # fmt: skip
+        return
+    from .whatif_report import print_sensitivity
+
+    print_sensitivity(console(), answer)
+
+
+@whatif.command()
+@base_options()
+@click.option("--vary", required=True, metavar="PATH", help="What varies: cluster.tiers.scale-out.bytes_per_s …")
+@click.option("--from", "low", required=True, type=float, help="The least value.")
+@click.option("--to", "high", required=True, type=float, help="The greatest value.")
+@click.option("--against", metavar="CLUSTER", help="Another cluster that is to be equalled.")
+@click.option("--against-gpus", type=integer, help="Its accelerators.  [default: as many]")
+@click.option("--price", type=float, help="US dollars per GPU-hour; with a price, clusters are compared by cost.")
+@click.option("--against-price", type=float, help="US dollars per GPU-hour of the other cluster.")
+@json_option
+def breakeven(
+    base: dict[str, Any],
+    runs: Runs,
+    vary: str,
+    low: float,
+    high: float,
+    against: str | None,
+    against_gpus: int | None,
+    price: float | None,
+    against_price: float | None,
+    as_json: bool,
+) -> None:
+    """The value at which another layout becomes the best, or at which another cluster is equalled."""
+    from shardwise.search.studies.breakeven import changes, even
+
+    if against is None:
+        found = changes(base, vary, low, high, progress=runs.progress)
+        if as_json:
+            print_json([c.as_dict() for c in found])
+            return
+        from .whatif_report import print_changes
+
+        print_changes(console(), vary, (low, high), found)
+        return
+    priced = price is not None or against_price is not None or vary == "price_per_gpu_hour"
+    metric = "usd_per_million_tokens" if priced else "step_time_s"
+    other = {**base, "cluster": against, "gpus": against_gpus or base["gpus"], "price_per_gpu_hour": against_price}
+    value = even({**base, "price_per_gpu_hour": price}, other, vary, low, high, metric)
+    if as_json:
+        print_json({"path": vary, "metric": metric, "value": value})
+        return
+    from .whatif_report import print_even
+
+    print_even(console(), vary, (low, high), against, metric, value)
+
+
+@whatif.command()
+@base_options(cluster=False, gpus=False)
+@click.option(
+    "--on", "offers", required=True, multiple=True, metavar="CLUSTER:GPUS[:PRICE]",
+    help="A cluster, its accelerators, US dollars per GPU-hour. Repeatable.",
+)  # fmt: skip
+@click.option("--tokens", required=True, type=float, help="Tokens to train on.")
+@json_option
+def cost(base: dict[str, Any], runs: Runs, offers: tuple[str, ...], tokens: float, as_json: bool) -> None:
+    """GPU-hours, days and dollars for some tokens on several clusters."""
+    from shardwise.search.studies.whatif import Bill
+    from shardwise.search.studies.whatif import cost as ask
+
+    answer = ask(base, [_offer(text) for text in offers], tokens, runs=runs)
+    if as_json:
+        print_json([
+            {"gpu_hours": b.gpu_hours, "days": b.days, "usd": b.usd, **b.row} if isinstance(b, Bill) else b
+            for b in answer
+        ])  # fmt: skip
+        return
+    from .whatif_report import print_bills
+
+    print_bills(console(), tokens, answer)
+
+
+def _offer(text: str) -> tuple[str, int, float | None]:
+    """``dgx-h100:1024:2.5``. Raises InputError naming what was expected."""
+    name, _, rest = text.partition(":")
+    gpus, _, price = rest.partition(":")
+    try:
+        return name, integer(gpus), float(price) if price else None
+    except (click.BadParameter, ValueError):
+        raise InputError(f"--on {text[:80]}: expected CLUSTER:GPUS or CLUSTER:GPUS:PRICE") from None
+
+
+@whatif.command()
+@base_options(cluster=False, gpus=False)
+@click.argument("a", metavar="CLUSTER:GPUS")
+@click.argument("b", metavar="CLUSTER:GPUS")
+@json_option
+def compare(base: dict[str, Any], runs: Runs, a: str, b: str, as_json: bool) -> None:
+    """The best layouts on two clusters side by side, part by part."""
+    from shardwise.search.studies.whatif import compare as ask
+
+    rows = ask(base, [_offer(text)[:2] for text in (a, b)], runs=runs)
+    if as_json:
+        print_json(list(rows))
+        return
+    from .whatif_report import print_comparison
+
+    print_comparison(console(), rows)

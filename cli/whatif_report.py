@@ -1,0 +1,129 @@
+"""The answers of ``shardwise whatif`` on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardwise.search.studies.breakeven import strategy_of
+from shardwise.search.studies.whatif import Bill
+
+from . import words
+from .report import new_table, plain, text_line
+from .units import change as signed
+from .units import count, gib, percent, seconds, significant
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shardwise.search.studies.breakeven import Change
+    from shardwise.search.studies.whatif import Scaling, Sensitivity
+
+Row = dict[str, Any]
+
+
+def print_scaling(out: Console, answer: Scaling) -> None:
+    """The curve and where it falls under the bound."""
+    kind = "Weak" if answer.weak else "Strong"
+    table = new_table(f"{kind} scaling", "gpus", "batch", "step time", "tokens/s/GPU", "efficiency", "layout")
+    for row, share in zip(answer.rows, answer.efficiency, strict=True):
+        head = [f"{row['gpus']:,}", f"{row['global_batch']:,}" if row.get("global_batch") else ""]
+        if share is None:
+            table.add_row(*head, "", "", "", f"{row['status']}: {row['message'][:100]}")
+            continue
+        step, rate = seconds(row["step_time_s"]), significant(row["tokens_per_s_per_gpu"])
+        table.add_row(*head, step, rate, percent(share), words.short_layout(strategy_of(row)))
+    out.print(table)
+    bound = percent(answer.bound)
+    if answer.drops is None:
+        text_line(out, f"  efficiency stays above {bound} at every count that fits")
+    else:
+        kept, lost = answer.drops
+        since = f"between {kept:,} and {lost:,}" if kept else f"at {lost:,}"
+        text_line(out, f"  efficiency falls under {bound} {since} accelerators")
+
+
+def print_sensitivity(out: Console, answer: Sensitivity) -> None:
+    """One line per resource: the step with less and with more of it."""
+    text_line(out, f"best step {seconds(answer.step_time_s)}; each resource {answer.change:.0%} less and more")
+    table = new_table("What a change would do", "change", "less", "more", "elasticity")
+    for i in answer.influences:
+        sides = ("nothing fits" if s is None else signed(s / answer.step_time_s) for s in (i.less_s, i.more_s))
+        table.add_row(i.resource, *sides, "" if i.elasticity is None else f"{i.elasticity:+.3f}")
+    out.print(table)
+    text_line(out, "  elasticity: per cent of step time for one per cent more")
+
+
+def print_changes(out: Console, path: str, ends: tuple[float, float], found: Sequence[Change]) -> None:
+    """Each change of the best layout in order."""
+    if not found:
+        text_line(out, f"the best layout stays the same for {path} from {ends[0]:.4g} to {ends[1]:.4g}")
+        return
+    table = new_table(f"Where the best layout changes with {path}", "value", "step time", "layout", "change")
+    before = found[0].before
+    table.add_row(f"from {ends[0]:.4g}", _step(before), _layout(before), "")
+    for c in found:
+        table.add_row(f"{c.value:.4g}", _step(c.after), _layout(c.after), "")
+    table.columns.pop()
+    out.print(table)
+
+
+def print_even(
+    out: Console, path: str, ends: tuple[float, float], against: str, metric: str, value: float | None
+) -> None:
+    """The value that makes both equal, or that there is none."""
+    what = "costs as much per token as" if metric.startswith("usd") else "steps as quickly as"
+    if value is None:
+        text_line(out, f"for {path} from {ends[0]:.4g} to {ends[1]:.4g} it never {what} {against}")
+    else:
+        text_line(out, f"at {path} = {value:.4g} it {what} {against}")
+
+
+def print_bills(out: Console, tokens: float, bills: Sequence[Bill | Row]) -> None:
+    """What each cluster takes."""
+    heads = ("cluster", "gpus", "step time", "days", "GPU-hours", "US dollars", "layout")
+    table = new_table(f"{count(tokens)} tokens", *heads)
+    table.columns[0].justify = "left"
+    for bill in bills:
+        row = bill.row if isinstance(bill, Bill) else bill
+        head = [str(row["cluster"]), f"{row['gpus']:,}"]
+        if not isinstance(bill, Bill):
+            table.add_row(*head, "", "", "", "", f"{row['status']}: {row['message'][:100]}")
+            continue
+        usd = "" if bill.usd is None else f"{bill.usd:,.0f}"
+        table.add_row(*head, _step(row), f"{bill.days:,.1f}", f"{bill.gpu_hours:,.0f}", usd, _layout(row))
+    out.print(table)
+
+
+def print_comparison(out: Console, rows: Sequence[Row]) -> None:
+    """Two answers side by side: totals, then the parts of time and memory."""
+    names = [f"{row['cluster']} × {row['gpus']:,}" for row in rows]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({letter})" for name, letter in zip(names, "AB", strict=True)]
+    for name, row in zip(names, rows, strict=True):
+        text_line(out, f"{name}: {_layout(row)}")
+    good = [row for row in rows if row["status"] == "ok"]
+    if len(good) < len(rows):
+        return
+    table = new_table("Side by side", "part", *names, "ratio")
+    for label, key, show in (
+        ("step time", "step_time_s", seconds), ("tokens/s/GPU", "tokens_per_s_per_gpu", significant),
+        ("MFU", "mfu", percent), ("peak GiB", "peak_memory_bytes", gib),
+    ):  # fmt: skip
+        table.add_row(label, *(show(row[key]) for row in good), f"{good[1][key] / good[0][key]:.2f}")
+    table.add_section()
+    for key in dict.fromkeys(k for row in good for k in row if k.startswith("time.") and (row[k] or 0) > 0):
+        values = [row.get(key) or 0.0 for row in good]
+        label = plain(key.removeprefix("time.").removesuffix("_s"))
+        table.add_row(label, *map(seconds, values), f"{values[1] / values[0]:.2f}" if values[0] else "")
+    out.print(table)
+
+
+def _step(row: Row) -> str:
+    return seconds(row["step_time_s"]) if row["status"] == "ok" else ""
+
+
+def _layout(row: Row) -> str:
+    if row["status"] != "ok":
+        return f"{row['status']}: {row['message'][:100]}"
+    return words.short_layout(strategy_of(row))

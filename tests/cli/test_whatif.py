@@ -1,0 +1,71 @@
+"""``shardwise whatif`` as a person runs it."""
+
+import json
+
+import pytest
+
+JOB = ["--model", "llama-3.2-1b", "--global-batch", "64", "--seq-len", "2048"]
+PLACE = ["--cluster", "dgx-h100", "--gpus", "16"]
+
+
+def test_scale_prints_the_curve_and_its_json(run):
+    args = ["whatif", "scale", *JOB, "--cluster", "dgx-h100", "--gpus", "8..32"]
+    text = run(*args)
+    assert text.exit_code == 0, text.output
+    assert "Strong scaling" in text.stdout
+    answer = json.loads(run(*args, "--json").stdout)
+    assert [point["gpus"] for point in answer["points"]] == [8, 16, 32]
+    assert answer["points"][0]["efficiency"] == 1.0
+
+
+def test_sensitivity_names_every_resource(run):
+    text = run("whatif", "sensitivity", *JOB, *PLACE)
+    assert text.exit_code == 0, text.output
+    assert "scale-out latency" in text.stdout
+    assert "-0.0 %" not in text.stdout
+
+
+def test_break_even_between_clusters(run):
+    more = [
+        "--vary",
+        "price_per_gpu_hour",
+        "--from",
+        "0.1",
+        "--to",
+        "50",
+        "--against",
+        "dgx-b200",
+        "--against-price",
+        "5",
+    ]
+    answer = json.loads(run("whatif", "breakeven", *JOB, *PLACE, *more, "--json").stdout)
+    assert 0.1 < answer["value"] < 5  # a slower accelerator must be the cheaper one
+
+
+def test_cost_and_comparison(run):
+    bills = json.loads(
+        run("whatif", "cost", *JOB, "--tokens", "1e9", "--on", "dgx-h100:8:2", "--on", "dgx-a100:8", "--json").stdout
+    )
+    assert bills[0]["usd"] == pytest.approx(2 * bills[0]["gpu_hours"])
+    assert bills[1]["usd"] is None
+    text = run("whatif", "compare", "dgx-h100:8", "dgx-a100:8", *JOB)
+    assert text.exit_code == 0, text.output
+    assert "Side by side" in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["scale", *JOB, "--cluster", "dgx-h100", "--gpus", "32..8"], "runs downwards"),
+        (["scale", *JOB, "--cluster", "dgx-h100", "--gpus", "many"], "--gpus many"),
+        (["scale", *JOB, "--cluster", "dgx-h10", "--gpus", "8"], "dgx-h10"),
+        (["cost", *JOB, "--tokens", "1e9", "--on", "dgx-h100"], "--on dgx-h100: expected CLUSTER:GPUS"),
+        (["breakeven", *JOB, *PLACE, "--vary", "speed", "--from", "1", "--to", "2"], "speed: unknown key"),
+        (["breakeven", *JOB, *PLACE, "--vary", "gpus", "--from", "1", "--to", "2"], "whole numbers"),
+    ],
+)
+def test_a_refusal_is_one_line(run_process, args, words):
+    done = run_process("whatif", *args)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
