@@ -108,10 +108,9 @@ def dtypes(text: str) -> str | tuple[str, ...]:
 
 
 def problem_options(command: F) -> F:
-    """The options that state a problem: model, cluster, workload, runtime."""
-    return _problem_options(
-        command, click.option("--gpus", required=True, type=integer, help="Accelerators in the job."), _DTYPE
-    )
+    """The options that state a problem: model, cluster, workload, runtime. A launch file states most."""
+    gpus = click.option("--gpus", type=integer, help="Accelerators in the job.")
+    return _problem_options(command, gpus, _DTYPE, required=False)
 
 
 def cases_options(command: F) -> F:
@@ -147,18 +146,18 @@ def objective_options(command: F) -> F:
     return command
 
 
-def _problem_options(command: F, gpus: Callable[[F], F], dtype: Callable[[F], F]) -> F:
+def _problem_options(command: F, gpus: Callable[[F], F], dtype: Callable[[F], F], required: bool = True) -> F:
     decorators = (
         click.option(
             "--model",
-            required=True,
+            required=required,
             metavar="FILE|PRESET",
             help="config.json, file of Megatron-LM arguments, or preset.",
         ),
         click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster profile, by name or YAML file."),
         gpus,
-        click.option("--global-batch", required=True, type=integer, help="Sequences per optimizer step."),
-        click.option("--seq-len", required=True, type=integer, help="Tokens per sequence."),
+        click.option("--global-batch", required=required, type=integer, help="Sequences per optimizer step."),
+        click.option("--seq-len", required=required, type=integer, help="Tokens per sequence."),
         click.option("--launcher", metavar="NAME", help="Framework to write for.  [default: one that has the model]"),
         click.option("--runtime", metavar="NAME|FILE", help="Framework release.  [default: the launcher's]"),
         dtype,

@@ -14,7 +14,7 @@ from shardwise.hardware_profiles.errors import InputError, UnknownNameError
 from . import rule as _rule
 from .capability import Range, Values, capability_rules
 from .parsed import Files, Given, Parsed, as_files
-from .refusal import Refusal, refusals
+from .refusal import Refusal, in_one_line, refusals
 from .rule import Allowed, Rule, Violation
 from .settings import LaunchSettings
 from .short_run import ShortRun
@@ -111,7 +111,7 @@ class Launcher:
         self.model_check(problem)
         broken = self.refusals(problem, strategy)
         if broken:
-            raise InputError(f"{self.name} cannot launch this strategy: {'; '.join(map(str, broken))}")
+            raise InputError(f"{self.name} cannot launch this strategy: {in_one_line(broken)}")
         return self.writer(problem, strategy, settings or LaunchSettings())
 
     def parse(self, source: Files | str | Sequence[str], given: Given | None = None) -> Parsed:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .rule import Rule
 if TYPE_CHECKING:
     from .base import Launcher
 
+_DIMENSIONS = frozenset(f.name for f in fields(Strategy))
 _NO_WAY = "no legal layout is within two changes of it"
 
 
@@ -31,13 +32,24 @@ class Refusal:
     settings: tuple[tuple[str, str], ...]
     fix: str
 
+    @property
+    def reason(self) -> str:
+        """The rule, why, and the framework's own options with their values."""
+        shown = ", ".join(f"{option} {value}" for option, value in self.settings if option not in _DIMENSIONS)
+        return f"{self.rule}: {self.message}{f' [{shown}]' if shown else ''}"
+
     def __str__(self) -> str:
-        shown = ", ".join(f"{option} {value}" for option, value in self.settings)
-        return f"{self.rule}: {self.message}{f' [{shown}]' if shown else ''}; {self.fix}"
+        return f"{self.reason}; {self.fix}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {"rule": self.rule, "message": self.message, "settings": dict(self.settings), "fix": self.fix}
+
+
+def in_one_line(found: Sequence[Refusal]) -> str:
+    """Several refusals, with what they have in common said once."""
+    fixes = tuple(dict.fromkeys(r.fix for r in found))
+    return "; ".join((*(r.reason for r in found), *fixes))
 
 
 def refusals(launcher: Launcher, problem: Problem, strategy: Strategy) -> list[Refusal]:

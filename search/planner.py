@@ -18,9 +18,9 @@ from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.load_cluster import load_cluster
-from shardwise.launchers.base import universal_rules
+from shardwise.launchers.base import get_launcher
 from shardwise.launchers.choice import Choice, choose_launcher
-from shardwise.launchers.rule import violations
+from shardwise.launchers.refusal import in_one_line
 
 from .cases import Case, NumGpus, Selection, gpu_counts
 from .constraints import Constraints, Wish
@@ -165,9 +165,9 @@ def estimate(
     problem, _ = read_problem(model, cluster, workload, num_gpus=num_gpus, runtime=runtime)
     problem = replace(problem, memory_margin=memory_margin)
     whole = strategy if isinstance(strategy, Strategy) else complete(problem, strategy)
-    broken = violations(problem, whole, universal_rules())
+    broken = get_launcher("generic").refusals(problem, whole)
     if broken:
-        raise InputError(f"strategy: {'; '.join(map(str, broken))}")
+        raise InputError(f"strategy: {in_one_line(broken)}")
     return predict(problem, whole)
 
 

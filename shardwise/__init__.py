@@ -25,6 +25,7 @@ _HOMES = {
     "Plan": "search.plan",
     "Problem": "costmodel.problem",
     "Proof": "search.proof",
+    "Review": "search.review",
     "Runtime": "costmodel.runtime",
     "ShardwiseError": "hardware_profiles.errors",
     "Simulation": "costmodel.simulation",
@@ -36,6 +37,8 @@ _HOMES = {
     "load_cluster": "hardware_profiles.load_cluster",
     "load_runtime": "costmodel.runtime",
     "plan": "search.planner",
+    "read_launch": "launchers.reading",
+    "review": "search.review",
     "simulate": "costmodel.simulation",
     "study": "search.studies.runner",
 }
@@ -51,11 +54,13 @@ if TYPE_CHECKING:
     from shardwise.hardware_profiles.cluster import Cluster
     from shardwise.hardware_profiles.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError
     from shardwise.hardware_profiles.load_cluster import load_cluster
+    from shardwise.launchers.reading import read_launch
     from shardwise.search.infeasible import NothingFitsError
     from shardwise.search.objective import Objective
     from shardwise.search.plan import Plan
     from shardwise.search.planner import estimate, plan
     from shardwise.search.proof import Proof
+    from shardwise.search.review import Review, review
     from shardwise.search.studies.runner import StudyResult, study
 
 __all__ = [
@@ -69,6 +74,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Proof",
+    "Review",
     "Runtime",
     "ShardwiseError",
     "Simulation",
@@ -80,6 +86,8 @@ __all__ = [
     "load_cluster",
     "load_runtime",
     "plan",
+    "read_launch",
+    "review",
     "simulate",
     "study",
 ]

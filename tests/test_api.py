@@ -21,6 +21,7 @@ NAMES = [
     "Plan",
     "Problem",
     "Proof",
+    "Review",
     "Runtime",
     "ShardwiseError",
     "Simulation",
@@ -32,6 +33,8 @@ NAMES = [
     "load_cluster",
     "load_runtime",
     "plan",
+    "read_launch",
+    "review",
     "simulate",
     "study",
 ]
