@@ -152,8 +152,9 @@ def _improve(
     two = _best(launcher, present, pairs, one)
     optimum, note = _optimum(launcher, problem, two, limit_s)
     best = _quicker(two, optimum)
-    found = [None if e is None else _change(launcher, present, e) for e in (one, two if two is not one else None, best)]
-    return Review(parsed, present, refused, *found, optimum_note=note)
+    answers = (one, None if two is one else two, best)
+    changes = [None if e is None else _change(launcher, present, e) for e in answers]
+    return Review(parsed, present, refused, changes[0], changes[1], changes[2], note)
 
 
 def _split_anew(launcher: Launcher, present: Estimate) -> Estimate | None:
