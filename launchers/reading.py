@@ -12,7 +12,7 @@ from .parsed import Files, Given, Parsed
 
 LARGEST_FILE_BYTES = 1 << 22
 _SUFFIXES = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".args"})
-_OURS = frozenset({"plan.json"})
+_OURS = frozenset({"plan.json", "benchmark.sh"})
 
 
 def read_launch(path: str | Path, launcher: str | None = None, given: Given | None = None) -> Parsed:
