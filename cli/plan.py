@@ -35,6 +35,19 @@ if TYPE_CHECKING:
 @click.option("--pareto", type=integer, metavar="POINTS", help="Prove a front of step time against memory headroom: 8.")
 @click.option("--time-limit", type=seconds, help="Stop searching after this many seconds; the gap is stated.")
 @click.option("--refine/--no-refine", default=True, show_default=True, help="Refine the best layouts with Optuna.")
+@click.option(
+    "--prefer",
+    type=click.Choice(("closed-form", "simulation")),
+    default="closed-form",
+    show_default=True,
+    help="Whose word counts where a refined layout is quicker in simulation and slower in the closed form.",
+)
+@click.option("--trials", type=integer, help="Variations that the refinement tries.  [default: 12]")
+@click.option(
+    "--storage",
+    metavar="FILE|URL",
+    help="Where trials are kept, to continue or share: journal:FILE, FILE.log, sqlite:///FILE or another URL.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of the refinement.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write launch files and plan.json into DIR."
@@ -68,7 +81,8 @@ def plan(
     }
     chosen = context.get_parameter_source("objective") is not click.core.ParameterSource.DEFAULT
     objective = _objective(chosen, options)
-    search = {name: options.pop(name) for name in ("top", "pareto", "time_limit", "refine", "seed")}
+    names = ("top", "pareto", "time_limit", "refine", "trials", "storage", "prefer", "seed")
+    search = {name: options.pop(name) for name in names}
     request = Request.read(**options)
     if out is not None:
         prepare_folder(out)
@@ -112,10 +126,18 @@ def _search(
     pareto: int | None,
     time_limit: float | None,
     refine: bool,
+    trials: int | None,
+    storage: str | None,
+    prefer: str,
     seed: int,
 ) -> Plan:
     from shardwise.search.planner import plan as find
     from shardwise.search.refine import DEFAULT_TRIALS
+    from shardwise.search.storage import check_storage
+
+    if storage is not None and not refine:
+        raise InputError("--storage keeps the trials of the refinement: leave out --no-refine")
+    check_storage(storage)
 
     with progress_on_terminal() as progress:
         return find(
@@ -135,7 +157,9 @@ def _search(
             top=top,
             pareto_points=pareto or 0,
             time_limit_s=time_limit,
-            refine_trials=DEFAULT_TRIALS if refine else 0,
+            refine_trials=(trials or DEFAULT_TRIALS) if refine else 0,
+            storage=storage,
+            prefer=prefer,
             seed=seed,
             progress=progress,
         )

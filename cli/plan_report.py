@@ -25,7 +25,7 @@ from .units import change, gib, percent, seconds, significant
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shardwise.search.plan import Notch, Plan
+    from shardwise.search.plan import Notch, Plan, Refinement
     from shardwise.search.proof import Proof
 
 SCRIPT = "launch.sh"
@@ -175,7 +175,27 @@ def _print_proof(out: Console, plan: Plan) -> None:
         f"{proof.evaluated:,} evaluated; {proof.solved:,} layer splits solved; {seconds(proof.time_s)}",
     )
     if plan.refinement is not None:
-        text_line(out, f"  refinement: {plan.refinement.message}")
+        _print_refinement(out, plan, plan.refinement)
+
+
+def _print_refinement(out: Console, plan: Plan, told: Refinement) -> None:
+    """What the simulation of a step says of the plan and of layouts near it."""
+    stopped = f" (stopped by {told.stopped_by})" if told.stopped_by else ""
+    text_line(out, f"  refinement: {told.message}{stopped}")
+    if told.simulated_before_s is None or told.simulated_s is None or told.quickest_s is None:
+        return
+    text_line(
+        out,
+        f"  simulated step: {seconds(told.simulated_s)}, the proven optimum's {seconds(told.simulated_before_s)}; "
+        f"{told.trials:,} variations tried, {told.feasible:,} fit",
+    )
+    if told.quickest is not None:
+        layout = words.short_layout(told.quickest.strategy, plan.problem.model.is_moe)
+        text_line(
+            out,
+            f"  quickest in simulation: {seconds(told.quickest_s)} {layout}; the closed form has it "
+            f"{change(told.quickest.step_time_s / plan.step_time_s)} at {seconds(told.quickest.step_time_s)}",
+        )
 
 
 def _verdict(proof: Proof) -> str:

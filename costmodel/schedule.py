@@ -90,11 +90,12 @@ def zb_v_bubble_s(
     return np.asarray(np.max(chains, axis=0))
 
 
-def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array | Ints) -> Array:
+def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array | Ints, group: int = 0) -> Array:
     """Micro-batches whose activations a rank holds at its peak, in units of the rank's whole share: ``[rank, n]``.
 
     1f1b: p - i. interleaved: 2(p - i - 1) + (v - 1)p + 1 chunks (Korthikanti et al., arXiv 2205.05198, section 4.2.3,
-    gives the first rank's 1 + (p-1)/(pv) factor). zb-h1: p on every rank (delayed weight gradients). zb-v: p (two
+    gives the first rank's 1 + (p-1)/(pv) factor); a ``group`` of g micro-batches through one chunk in turn makes it
+    (v - 1)g instead of (v - 1)p. zb-h1: p on every rank (delayed weight gradients). zb-v: p (two
     chunks of half a share). dualpipe: p + 1 stages, of the two that a rank holds (a stage and its mirror image).
     """
     m = np.asarray(microbatches, dtype=float)[None, :]
@@ -104,7 +105,7 @@ def in_flight(schedule: str, pp: int, vpp: int, microbatches: Array | Ints) -> A
     if schedule == "1f1b":
         return np.asarray(np.minimum(m, pp - rank))
     if schedule == "interleaved":
-        chunks = 2.0 * (pp - rank - 1.0) + (vpp - 1.0) * pp + 1.0
+        chunks = 2.0 * (pp - rank - 1.0) + (vpp - 1.0) * (group or pp) + 1.0
         return np.asarray(np.minimum(m * vpp, chunks) / vpp)
     if schedule == "dualpipe":
         return np.asarray(np.minimum(m, pp + 1.0 + 0.0 * rank) / 2.0)

@@ -69,6 +69,8 @@ class Launcher:
     parser: Parser
     claim: Claim
     dtype_runtimes: Mapping[str, str] = field(default_factory=dict)
+    tunable: tuple[str, ...] = ()
+    """Which fields of ``LaunchSettings`` that a refinement sets the framework has options for."""
     short_run: ShortRun | None = None
     """How to benchmark a layout by a few steps; None where that is not known."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.costmodel.problem import Problem
@@ -30,6 +30,8 @@ class Candidate:
     strategy: Strategy
     predicted_s: float
     row: Mapping[str, Any]
+    tuned: Mapping[str, int] = field(default_factory=dict)
+    """Fields of ``LaunchSettings`` that a refinement found for this layout."""
 
 
 def benchmark_files(
@@ -45,7 +47,8 @@ def benchmark_files(
     files: dict[str, str] = {}
     names = [_name(i, c.strategy) for i, c in enumerate(candidates, start=1)]
     for name, candidate in zip(names, candidates, strict=True):
-        for file, text in launcher.render(problem, candidate.strategy, settings).items():
+        own = settings.tuned(launcher.tunable, candidate.tuned)
+        for file, text in launcher.render(problem, candidate.strategy, own).items():
             files[f"{FOLDER}/{name}/{file}"] = text
         files[f"{FOLDER}/{name}/run.json"] = json.dumps(candidate.row) + "\n"
     nodes = hosts_of(problem, settings).nodes

@@ -29,6 +29,7 @@ LAUNCHER = Launcher(
     options=DIMENSION_OPTIONS,
     parser=parse_files,
     claim=is_megatron,
+    tunable=("microbatch_group", "buckets"),
     short_run=ShortRun(
         # Ends there whatever the length of the run, in iterations or samples; saves only where --save is given.
         arguments=('--exit-interval "$ITERATIONS"', "--log-interval 1", "--eval-iters 0"),

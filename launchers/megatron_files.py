@@ -41,11 +41,18 @@ def _argument_groups(problem: Problem, s: Strategy, settings: LaunchSettings) ->
     return [
         *_user_groups(problem, settings, model),
         ("MODEL_ARGS", list(model.shape)),
-        ("PARALLEL_ARGS", plan.parallel_arguments(problem, s)),
+        ("PARALLEL_ARGS", [*plan.parallel_arguments(problem, s), *_tuned(settings)]),
         ("RECOMPUTE_ARGS", plan.recompute_arguments(problem, s)),
         ("STATE_ARGS", plan.state_arguments(problem, s)),
         ("PRECISION_ARGS", plan.precision_arguments(problem) + plan.graph_arguments(problem, s)),
     ]
+
+
+def _tuned(settings: LaunchSettings) -> list[str]:
+    """What a refinement found beyond the layout."""
+    group, buckets = settings.microbatch_group, settings.buckets
+    args = ["--microbatch-group-size-per-virtual-pipeline-stage", str(group)] if group else []
+    return [*args, *(["--ddp-num-buckets", str(buckets)] if buckets else [])]
 
 
 def _user_groups(problem: Problem, settings: LaunchSettings, model: ModelArguments) -> Groups:

@@ -86,21 +86,49 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """What Optuna tried beyond the proven space. ``gain_s`` is 0 where it found nothing better."""
+    """What Optuna tried beyond the proven space, in seconds of the simulated step.
+
+    ``gain_s`` is ``simulated_before_s - simulated_s``, 0 where nothing better was found; ``step_time_s`` of the plan is
+    the closed form's and no part of it.
+    """
 
     trials: int
+    """Finished trials of the study, those of other workers and earlier runs included."""
     feasible: int
     gain_s: float
     seed: int
     dimensions: tuple[str, ...]
-    """What it varied: dimensions and values that the space does not enumerate."""
+    """What it varied: dimensions and values that the space does not enumerate, or that the closed form cannot see."""
     message: str
+    simulated_before_s: float | None = None
+    """The proven optimum's step in simulation; None where nothing could be simulated or varied."""
+    simulated_s: float | None = None
+    """The plan's."""
+    microbatch_group: int = 0
+    """Micro-batches that an interleaved rank of the plan runs through one chunk in turn; 0 for pp, the default."""
+    buckets: int = 0
+    """Gradient buckets of each rank of the plan; 0 for the framework's own number."""
+    quickest: Estimate | None = None
+    """A layout quicker in simulation than the plan, which the closed form has slower than the proven optimum."""
+    quickest_s: float | None = None
+    """The simulated step of that layout."""
+    stopped_by: str | None = None
+    """What ended the refinement early: ``interrupt`` or ``time limit``."""
+
+    @property
+    def tuned(self) -> dict[str, int]:
+        """The fields of ``LaunchSettings`` that belong to the plan."""
+        return {"microbatch_group": self.microbatch_group, "buckets": self.buckets}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "trials": self.trials, "feasible": self.feasible, "gain_s": self.gain_s, "seed": self.seed,
             "dimensions": list(self.dimensions), "message": self.message,
+            "simulated_before_s": self.simulated_before_s, "simulated_s": self.simulated_s,
+            "microbatch_group": self.microbatch_group, "buckets": self.buckets,
+            "quickest": None if self.quickest is None else _brief(self.quickest), "quickest_s": self.quickest_s,
+            "stopped_by": self.stopped_by,
         }  # fmt: skip
 
 
@@ -145,7 +173,9 @@ class Plan:
 
         Raises InputError where that launcher cannot express the strategy, UnknownNameError where there is none.
         """
-        return get_launcher(name or self.launcher).render(self.problem, self.strategy, settings)
+        launcher, found = get_launcher(name or self.launcher), self.refinement.tuned if self.refinement else {}
+        own = (settings or LaunchSettings()).tuned(launcher.tunable, found)
+        return launcher.render(self.problem, self.strategy, own)
 
     def benchmark(self, name: str | None = None, settings: LaunchSettings | None = None) -> dict[str, str]:
         """``benchmark.sh`` and the launch files of every layout of the short list, by path.
@@ -160,7 +190,8 @@ class Plan:
     def _candidate(self, index: int, e: Estimate) -> Candidate:
         group = f"{self.problem.model.name} on {self.problem.cluster.num_gpus} {self.problem.cluster.name}"
         row = planned_row(self.problem, e.strategy, f"benchmark-{index}", group, "shardwise benchmark")
-        return Candidate(e.strategy, e.step_time_s, row)
+        tuned = self.refinement.tuned if self.refinement is not None and index == 1 else {}
+        return Candidate(e.strategy, e.step_time_s, row, tuned)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values: the document that ``schemas/plan.schema.json`` describes."""

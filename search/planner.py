@@ -31,8 +31,8 @@ from .pareto import check_points, proven_front
 from .plan import Plan
 from .pool import Pool, frontier, runners_up
 from .proof import Clock
-from .refine import DEFAULT_TRIALS, refine
-from .short_list import short_list
+from .refine import DEFAULT_TRIALS, Refining, refine
+from .short_list import refined, short_list
 from .why import binding, reasons
 
 Wishes = Mapping[str, Wish]
@@ -58,6 +58,7 @@ def plan(
     time_limit_s: float | None = None,
     refine_trials: int = DEFAULT_TRIALS,
     storage: str | None = None,
+    prefer: str = "closed-form",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Plan:
@@ -72,7 +73,8 @@ def plan(
     plan and its runners-up; ``pareto_points`` asks for a proven front of step time against memory headroom, of so many
     points at most. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials``
     variations are tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage
-    URL.
+    (``open_storage`` says which). ``prefer="simulation"`` makes what is quickest in simulation the plan even where the
+    closed form has it slower than the optimum it proved.
 
     Raises:
         InputError: an input that cannot be used.
@@ -88,7 +90,7 @@ def plan(
     wishes = Constraints.of(pins, bans, least, most)
     clock = Clock(time_limit_s)
     chosen, found = decide(cases, wanted, wishes, clock, progress)
-    answer = _explained(chosen, found, clock, top, refine_trials, seed, storage)
+    answer = _explained(chosen, found, clock, top, Refining(refine_trials, seed, storage, prefer))
     if pareto_points:
         answer = replace(answer, pareto=proven_front(found, answer.estimate, pareto_points, clock, progress))
     reason = chosen.case.choice.reason
@@ -117,9 +119,7 @@ def read_cases(
     return [Case(replace(problem, cluster=size), choice) for size in sizes for problem, choice in kept]
 
 
-def _explained(
-    chosen: Selection, found: Found, clock: Clock, top: int, trials: int, seed: int, storage: str | None
-) -> Plan:
+def _explained(chosen: Selection, found: Found, clock: Clock, top: int, how: Refining) -> Plan:
     """Everything about a finished search that a person wants to know."""
     problem, best = found.problem, found.best
     assert best is not None
@@ -129,15 +129,16 @@ def _explained(
     pool = Pool.of(found)
     others = runners_up(found, pool, top - 1)
     bound = binding(found, answer)
-    refinement = None
-    if trials > 0 and not clock.expired:
-        answer, refinement = refine(found.space, answer, others, trials, seed, storage)
+    refinement, close = None, short_list(found, pool, answer)
+    if how.trials > 0 and not clock.expired:
+        near = close[1:] or others
+        answer, refinement = refine(found.space, answer, near, how, lambda: clock.expired)
     return Plan(
         estimate=answer,
         launcher=found.space.launcher.name,
         goal=Goal.of(chosen, answer),
         alternatives=tuple(others),
-        short_list=short_list(found, pool, answer),
+        short_list=refined(close, answer, refinement.quickest if refinement else None),
         pareto=frontier(found, pool, answer),
         proof=proof,
         why=why,

@@ -1,209 +1,262 @@
-"""Optuna on top of the proof: values that the space does not enumerate, around the proven optimum and its runners-up.
+"""Optuna on top of the proof: what the closed form cannot see, judged by the simulation of a step.
 
-By ask-and-tell with a seeded TPE sampler, in memory or in any Optuna storage. The answer is never slower than what was
-given: the cost model judges every trial, and only a strategy that the launcher accepts, that fits and that is faster
-replaces the incumbent.
+By ask-and-tell, in memory or in any storage that Optuna knows, where many workers may share one study and a killed one
+is continued. The answer is never worse than what was given: a variation takes its place only if the launcher accepts
+it, it fits, the simulation has it faster, and (unless the simulation is preferred) the closed form does not have it
+slower, so that the proof still holds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwise.costmodel.estimate import Estimate, estimate
-from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import Strategy
-from shardwise.launchers.rule import divisors, violations
+import numpy as np
 
-from .axes import offers
+from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.schedule import in_flight
+from shardwise.costmodel.simulation import simulated_step_s
+from shardwise.costmodel.strategy import Strategy
+from shardwise.hardware_profiles.errors import InputError
+from shardwise.launchers.rule import violations
+
 from .exact import with_split
 from .plan import Refinement
 from .space import Space
+from .storage import open_storage, refusals
+from .study import Study
+from .variants import Knobs, Variant, knobs
 
 if TYPE_CHECKING:
-    import optuna
+    from optuna.trial import FrozenTrial
 
-DEFAULT_TRIALS = 8
-_OFFLOAD_STEPS = 16
-"""Shares of the optimizer on the host are tried in sixteenths: between none and all, which the space holds."""
+DEFAULT_TRIALS = 12
+PREFERENCES = ("closed-form", "simulation")
+_SHAPE = 2
+"""Of the parameters of a trial: raised when they change their meaning, so that no study mixes two."""
+
 _MISFIT = 1e6
 """Added (times the share by which memory is exceeded, plus one) to the step of what does not fit or is refused."""
 
+_FASTER = 1e-6
+"""Share by which a simulated step is shorter to count as faster: above what the order of a sum changes."""
 
-@dataclass(slots=True)
-class Knobs:
-    """What may be varied around one base strategy; empty lists are not varied."""
 
-    base: Strategy
-    zero_groups: list[int] = field(default_factory=list)
-    layers: list[int] = field(default_factory=list)
-    offload: bool = False
-    chunks: int = 0
-    """Virtual stages between which one layer may be moved; 0 for none."""
+@dataclass(frozen=True, slots=True)
+class Refining:
+    """How to refine: trials, seed, where trials are kept (``open_storage``), and which view decides.
+
+    ``prefer``: ``closed-form`` takes only what it has no slower than the given layout, so that the proof still holds;
+    ``simulation`` takes what is quickest there whatever the closed form says.
+    """
+
+    trials: int = DEFAULT_TRIALS
+    seed: int = 0
+    storage: str | None = None
+    prefer: str = "closed-form"
+
+    def __post_init__(self) -> None:
+        if self.prefer not in PREFERENCES:
+            raise InputError(f"prefer = {self.prefer!r}: expected one of {', '.join(PREFERENCES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One variation that the launcher accepts."""
+
+    variant: Variant
+    estimate: Estimate
+    simulated_s: float
+    excess: float
+    """Share by which the fullest rank exceeds the memory: fits at 0 or less."""
 
     @property
-    def names(self) -> list[str]:
-        """The dimensions varied."""
-        pairs = (
-            ("zero_group", bool(self.zero_groups)), ("recompute_layers", bool(self.layers)),
-            ("offload_optimizer", self.offload), ("layers_per_stage", self.chunks > 0),
-        )  # fmt: skip
-        return [name for name, on in pairs if on]
+    def value(self) -> float:
+        """What a study minimises: the simulated step, far above any step where it does not fit."""
+        return self.simulated_s + (_MISFIT * (1.0 + self.excess) if self.excess > 0 else 0.0)
+
+
+@dataclass(slots=True)
+class _Refiner:
+    """One refinement: the bases, and what was judged so far."""
+
+    space: Space
+    given: Estimate
+    bases: list[Knobs]
+    known: dict[Variant, Judged | None] = field(default_factory=dict)
+
+    def judge(self, variant: Variant) -> Judged | None:
+        """The simulation's and the cost model's word on a variation; None where a rule refuses it."""
+        if variant not in self.known:
+            self.known[variant] = self._judge(variant)
+        return self.known[variant]
+
+    def _judge(self, variant: Variant) -> Judged | None:
+        problem, strategy = self.space.problem, with_split(self.space.problem, variant.strategy)
+        if violations(problem, strategy, self.space.rules):
+            return None
+        group, buckets = variant.microbatch_group, variant.buckets
+        try:
+            seconds = simulated_step_s(problem, strategy, microbatch_group=group, buckets=buckets)
+        except InputError:  # a schedule that does not exist for these numbers
+            return None
+        one = estimate(problem, strategy)
+        return Judged(Variant(strategy, group, buckets), one, seconds, _peak(one, group) / one.capacity_bytes - 1.0)
+
+    def read(self, params: dict[str, Any]) -> Variant:
+        """The variation that the parameters of a trial mean."""
+        from optuna.trial import FixedTrial
+
+        return self.suggest(FixedTrial(params))
+
+    def suggest(self, trial: Any) -> Variant:
+        """The variation of a trial."""
+        index = trial.suggest_categorical("base", [k.index for k in self.bases])
+        return next(k for k in self.bases if k.index == index).suggest(trial)
+
+    def first(self) -> list[dict[str, Any]]:
+        """Trials to start with: the bases as they are, and one notch from each, in turns."""
+        queues = [list(k.notches()) for k in self.bases]
+        out = [queue.pop(0) for queue in queues[:1]]
+        while any(queues):
+            out += [queue.pop(0) for queue in queues if queue]
+        return out
 
 
 def refine(
     space: Space,
     best: Estimate,
     runners_up: Sequence[Estimate],
-    trials: int,
-    seed: int,
-    storage: str | None = None,
+    how: Refining,
+    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Estimate, Refinement]:
-    """The best of ``best`` and ``trials`` variations of it and its runners-up, and what was tried.
+    """The best of ``best`` and some variations of it and its runners-up, and what was tried.
 
-    The same inputs and seed give the same answer; with a ``storage`` URL a study is continued where it stopped.
+    With a ``storage`` (see ``open_storage``) trials of other workers and of earlier runs of the same question count.
+    The same inputs, seed and storage content give the same answer; one worker's does not depend on whether it was
+    stopped or killed on its way. ``stop`` is asked before each trial; Ctrl-C ends the refinement with the best so far.
+
+    Raises InputError, one line, for a storage that cannot be used.
     """
-    bases = [knobs(space, e.strategy) for e in (best, *runners_up)]
-    bases = [k for k in bases if k.names]
+    trials, seed, storage = how.trials, how.seed, how.storage
+    bases = [knobs(space, e.strategy, i) for i, e in enumerate((best, *runners_up))]
+    bases = [k for k in bases if k.index == 0 or k.names]
     names = tuple(sorted({name for k in bases for name in k.names}))
-    if not bases or trials <= 0:
-        said = "no trials were asked for" if bases else "nothing is left to vary beyond the proven space"
+    refiner = _Refiner(space, best, bases)
+    given = refiner.judge(Variant(best.strategy))
+    if not names or trials <= 0 or given is None:
+        said = "no trials were asked for" if names else "nothing is left to vary beyond the proven space"
+        said = "the simulation does not have this schedule" if given is None else said
         return best, Refinement(0, 0, 0.0, seed, names, said)
-    study = _study(space.problem, seed, storage)
-    if not study.trials:
-        for i in range(len(bases)):
-            study.enqueue_trial(_neutral(i, bases[i]))
-    winner, feasible, seen = best, 0, {best.strategy: best}
-    while len(study.trials) < trials + len(bases) or _waiting(study):
-        trial = study.ask()
-        strategy = _suggest(trial, bases)
-        answer = seen.get(strategy) or _judged(space, strategy)
-        if answer is None:
-            study.tell(trial, _MISFIT)
+    with refusals(storage) if storage else contextlib.nullcontext():
+        study = Study.open(open_storage(storage), fingerprint(space, best, runners_up, seed), seed)
+        stopped = _run(study, refiner, trials, stop)
+        done = sorted(study.values(), key=lambda t: (_value(t), t.number))
+        winner, quickest = _answer(done, refiner, given, how.prefer)
+    feasible = sum(_value(t) < _MISFIT for t in done)
+    told = Refinement(
+        trials=len(done),
+        feasible=feasible,
+        gain_s=given.simulated_s - winner.simulated_s,
+        seed=seed,
+        dimensions=names,
+        message=_message(given, winner, names),
+        simulated_before_s=given.simulated_s,
+        simulated_s=winner.simulated_s,
+        microbatch_group=winner.variant.microbatch_group,
+        buckets=winner.variant.buckets,
+        quickest=None if quickest is winner else quickest.estimate,
+        quickest_s=quickest.simulated_s,
+        stopped_by=stopped,
+    )
+    return winner.estimate, told
+
+
+def _run(study: Study, refiner: _Refiner, trials: int, stop: Callable[[], bool]) -> str | None:
+    """Ask and tell until the study has as many trials; what ended it early, if anything did."""
+    first = refiner.first()
+    try:
+        while study.finished < trials:
+            if stop():
+                return "time limit"
+            with study.asked(first) as trial:
+                judged = refiner.judge(refiner.suggest(trial))
+                if judged is not None and judged.excess <= 0:
+                    trial.set_user_attr("closed_s", judged.estimate.step_time_s)
+                study.tell(trial, 2.0 * _MISFIT if judged is None else judged.value)
+    except KeyboardInterrupt:
+        return "interrupt"
+    return None
+
+
+def _answer(done: Sequence[FrozenTrial], refiner: _Refiner, given: Judged, prefer: str) -> tuple[Judged, Judged]:
+    """The winner and the quickest in simulation among finished trials, quickest first.
+
+    What others told is judged again before it is believed.
+    """
+    winner = quickest = given
+    limit = given.estimate.step_time_s * (1.0 + 1e-9) if prefer == "closed-form" else math.inf
+    for trial in done:
+        if _value(trial) >= winner.simulated_s * (1.0 - _FASTER):
+            break
+        if _value(trial) >= quickest.simulated_s and trial.user_attrs.get("closed_s", 0.0) > limit:
             continue
-        seen[strategy] = answer
-        over = answer.peak_memory_bytes / answer.capacity_bytes - 1.0
-        study.tell(trial, answer.step_time_s if over <= 0 else answer.step_time_s + _MISFIT * over)
-        feasible += over <= 0
-        if over <= 0 and answer.step_time_s < winner.step_time_s * (1.0 - 1e-9):
-            winner = answer
-    return winner, _account(best, winner, len(study.trials), feasible, seed, names)
+        judged = refiner.judge(refiner.read(trial.params))
+        if judged is None or judged.excess > 0:
+            continue
+        if judged.simulated_s < quickest.simulated_s * (1.0 - _FASTER):
+            quickest = judged
+        if judged.simulated_s < winner.simulated_s * (1.0 - _FASTER) and judged.estimate.step_time_s <= limit:
+            winner = judged
+            break
+    return winner, quickest
 
 
-def _account(
-    best: Estimate, winner: Estimate, trials: int, feasible: int, seed: int, names: tuple[str, ...]
-) -> Refinement:
-    gain = best.step_time_s - winner.step_time_s
-    said = (
-        f"{gain / best.step_time_s:.2%} faster than the best of the enumerated space"
-        if gain > 0
-        else f"no variation of {', '.join(names)} was faster than the proven optimum"
-    )
-    return Refinement(trials, feasible, gain, seed, names, said)
+def _value(trial: FrozenTrial) -> float:
+    """What a finished trial was told; infinite where another program told none."""
+    return math.inf if trial.value is None else float(trial.value)
 
 
-# ---- what to vary
+def _message(given: Judged, winner: Judged, names: tuple[str, ...]) -> str:
+    if winner is given:
+        return f"no variation of {', '.join(names)} was faster in simulation than the proven optimum"
+    changed = _changes(given.variant, winner.variant)
+    gain = 1.0 - winner.simulated_s / given.simulated_s
+    return f"{gain:.2%} faster in simulation than the proven optimum, by {changed}"
 
 
-def knobs(space: Space, base: Strategy) -> Knobs:
-    """What may be varied around a strategy, within the launcher's abilities and the request."""
-    out = Knobs(base)
-    whole = base.dp * base.cp
-    if base.zero > 0 and _free(space, "zero_group"):
-        out.zero_groups = [0, *(d for d in divisors(whole) if 1 < d < whole)]
-        out.zero_groups = out.zero_groups if len(out.zero_groups) > 1 else []
-    most = -(-space.problem.model.num_layers // base.pp)
-    if base.recompute == "full" and _free(space, "recompute_layers") and most > 1:
-        out.layers = list(range(1, most + 1))
-    pressed = base.recompute != "none" or base.offload_optimizer > 0
-    out.offload = pressed and _free(space, "offload_optimizer")
-    if base.pp > 1 and base.schedule != "dualpipe":
-        out.chunks = base.pp * base.vpp
-    return out
+def _changes(old: Variant, new: Variant) -> str:
+    """What differs, in words: ``microbatch_group 32, vpp 4``."""
+    out = [f"{name} {getattr(new, name)}" for name in ("microbatch_group", "buckets")
+           if getattr(new, name) != getattr(old, name)]  # fmt: skip
+    before, after = old.strategy.as_dict(), new.strategy.as_dict()
+    plain = [name for name in Strategy.__slots__ if before[name] != after[name] and not name.endswith("_per_stage")]
+    out += [f"{name} {after[name]}" for name in plain]
+    split = {name for name in ("layers_per_stage", "recompute_per_stage") if before[name] != after[name]}
+    words = {"layers_per_stage": "layers moved between stages", "recompute_per_stage": "other layers recomputed"}
+    return ", ".join([*out, *(words[name] for name in sorted(split) if not plain)])
 
 
-def _free(space: Space, name: str) -> bool:
-    """Whether the launcher offers more than one value of a dimension and the request has no word about it."""
-    return offers(space.launcher.capabilities, name) and all(c.dimension != name for c in space.constraints.items)
+def _peak(one: Estimate, group: int) -> float:
+    """Bytes of the fullest rank; a larger group keeps more micro-batches in flight."""
+    s, runtime = one.strategy, one.problem.runtime
+    if not group:
+        return one.peak_memory_bytes
+    m = np.array([s.num_microbatches])
+    more = (in_flight(s.schedule, s.pp, s.vpp, m, group) / in_flight(s.schedule, s.pp, s.vpp, m))[:, 0] - 1.0
+    extra = [parts["activations"] * (1.0 + runtime.fragmentation) for parts in one.memory_parts_by_rank]
+    return max(float(b + share * e) for b, share, e in zip(one.memory_by_rank_bytes, more, extra, strict=True))
 
 
-def _neutral(index: int, k: Knobs) -> dict[str, Any]:
-    """The parameters that leave a base as it is."""
-    params: dict[str, Any] = {"base": index}
-    if k.zero_groups:
-        params[f"zero_group_{index}"] = k.base.zero_group if k.base.zero_group in k.zero_groups else 0
-    if k.offload:
-        params[f"offload_{index}"] = round(k.base.offload_optimizer * _OFFLOAD_STEPS)
-    if k.layers:
-        params[f"layers_{index}"] = k.layers[-1] if k.base.recompute_layers < 0 else k.base.recompute_layers
-        params[f"keep_layers_{index}"] = True
-    if k.chunks:
-        params[f"from_{index}"] = params[f"to_{index}"] = 0
-    return params
+def fingerprint(space: Space, best: Estimate, runners_up: Sequence[Estimate], seed: int) -> str:
+    """A short name of a question: the same in every process, another for anything that changes an answer.
 
-
-def _suggest(trial: optuna.Trial, bases: list[Knobs]) -> Strategy:
-    """A variation; what a base has nothing of is not asked."""
-    index = trial.suggest_categorical("base", list(range(len(bases))))
-    k = bases[index]
-    changed: dict[str, Any] = {}
-    if k.zero_groups:
-        changed["zero_group"] = trial.suggest_categorical(f"zero_group_{index}", k.zero_groups)
-    if k.offload:
-        changed["offload_optimizer"] = trial.suggest_int(f"offload_{index}", 0, _OFFLOAD_STEPS) / _OFFLOAD_STEPS
-    if k.layers:
-        layers = trial.suggest_int(f"layers_{index}", k.layers[0], k.layers[-1])
-        if not trial.suggest_categorical(f"keep_layers_{index}", [True, False]):
-            changed |= {"recompute_layers": -1 if layers == k.layers[-1] else layers, "recompute_per_stage": None}
-    if k.chunks:
-        source = trial.suggest_int(f"from_{index}", 0, k.chunks - 1)
-        target = trial.suggest_int(f"to_{index}", 0, k.chunks - 1)
-        changed |= _moved(k.base, source, target)
-    return replace(k.base, **changed)
-
-
-def _moved(base: Strategy, source: int, target: int) -> dict[str, Any]:
-    """One layer moved from one virtual stage to another; nothing where there is none to move."""
-    layers = list(base.layers_per_stage or ())
-    if source == target or not layers or layers[source] < 1:
-        return {}
-    layers[source] -= 1
-    layers[target] += 1
-    changed: dict[str, Any] = {"layers_per_stage": tuple(layers)}
-    if base.recompute_per_stage is not None:
-        changed |= {"recompute_per_stage": None}
-    return changed
-
-
-def _judged(space: Space, strategy: Strategy) -> Estimate | None:
-    """The cost model's word on a variation; None where a rule refuses it."""
-    if violations(space.problem, strategy, space.rules):
-        return None
-    return estimate(space.problem, with_split(space.problem, strategy))
-
-
-# ---- the study
-
-
-def _study(problem: Problem, seed: int, storage: str | None) -> optuna.Study:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
-    return optuna.create_study(
-        study_name=f"shardwise-{fingerprint(problem, seed)}", storage=storage, sampler=sampler, load_if_exists=True
-    )
-
-
-def fingerprint(problem: Problem, seed: int) -> str:
-    """A short name of a problem and seed, the same in every process."""
-    text = repr((problem.model, problem.cluster, problem.workload, problem.runtime, seed))
+    Problem (its memory margin included), launcher, request, seed, the layouts to start from and the shape of trials.
+    """
+    starts = tuple(e.strategy for e in (best, *runners_up))
+    text = repr((space.problem, space.launcher.name, space.constraints, starts, seed, _SHAPE))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _waiting(study: optuna.Study) -> bool:
-    from optuna.trial import TrialState
-
-    return any(t.state == TrialState.WAITING for t in study.trials)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shardwise.costmodel.estimate import Estimate, estimate, tell_apart
@@ -22,26 +24,27 @@ MESH_TWICE = 2
 _VARIANT = ("vpp", "schedule")
 """Dimensions in which two layouts of one mesh and micro-batch still count as two."""
 
+_ALL = (*DISTINCT, *_VARIANT)
+
 _OPENED = 2048
 """Candidates that no one opened because their bound cannot beat the best, and that are opened for the list, at most."""
 
 
 def short_list(found: Found, pool: Pool, best: Estimate) -> tuple[Estimate, ...]:
-    """``best`` and the layouts predicted within the error of it, quickest first, at most ``LONGEST``.
+    """``best`` and the layouts predicted within the error of it, at most ``LONGEST``.
 
-    They differ in mesh, micro-batch, virtual stages or schedule, and each is the quickest of its kind that fits. One
-    entry means that no other layout is that close.
+    They differ in mesh, micro-batch, virtual stages or schedule, and each is the quickest of its kind that fits, in the
+    order of their steps. One entry means that no other layout is that close.
     """
     limit_s = best.step_time_s * (1.0 + tell_apart(found.problem))
     rivals = [(step_s, s) for step_s, s in found.splits if step_s <= limit_s]
     for rows, step_s in (_pooled(pool, limit_s), _reopened(found, limit_s)):
-        keys = np.stack([getattr(rows, name) for name in (*DISTINCT, *_VARIANT)])
+        keys = np.stack([getattr(rows, name) for name in _ALL])
         _, first = np.unique(keys, axis=1, return_index=True)
         rivals += [(float(step_s[i]), rows[int(i)]) for i in np.sort(first)]
-    chosen, meshes = [best], {_key(best.strategy, DISTINCT): 1}
-    seen = {_key(best.strategy, (*DISTINCT, *_VARIANT))}
+    chosen, meshes, seen = [best], {_key(best.strategy, DISTINCT): 1}, {_key(best.strategy, _ALL)}
     for _, strategy in sorted(rivals, key=lambda rival: rival[0]):
-        key, mesh = _key(strategy, (*DISTINCT, *_VARIANT)), _key(strategy, DISTINCT)
+        key, mesh = _key(strategy, _ALL), _key(strategy, DISTINCT)
         if len(chosen) == LONGEST:
             break
         if key in seen or meshes.get(mesh, 0) >= MESH_TWICE:
@@ -52,6 +55,17 @@ def short_list(found: Found, pool: Pool, best: Estimate) -> tuple[Estimate, ...]
             meshes[mesh] = meshes.get(mesh, 0) + 1
             chosen.append(answer)
     return (best, *sorted(chosen[1:], key=lambda e: e.step_time_s))
+
+
+def refined(listed: Sequence[Estimate], best: Estimate, quickest: Estimate | None) -> tuple[Estimate, ...]:
+    """The list with what a refinement made of its first layout, and with what it found ``quickest`` in simulation."""
+    out = [best, *listed[1:]]
+    limit_s = best.step_time_s * (1.0 + tell_apart(best.problem))
+    if quickest is not None and quickest.step_time_s <= limit_s:
+        mine = _key(quickest.strategy, _ALL)
+        out = [e for e in out if e is best or _key(e.strategy, _ALL) != mine][: LONGEST - 1]
+        out.append(quickest)
+    return (best, *sorted(out[1:], key=lambda e: e.step_time_s))
 
 
 def _pooled(pool: Pool, limit_s: float) -> tuple[Strategies, Array]:

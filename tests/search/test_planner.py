@@ -17,7 +17,6 @@ from shardwise.search.constraints import Constraints
 from shardwise.search.exact import search, with_split
 from shardwise.search.infeasible import NothingFitsError
 from shardwise.search.planner import complete, plan
-from shardwise.search.refine import fingerprint, refine
 from shardwise.search.space import Space
 
 from .small import dense_model, launcher, moe_model, problem
@@ -201,52 +200,10 @@ def test_rules_and_wishes_that_leave_nothing_are_told(gpus, batch, wishes, said)
     assert e.value.closest is None and e.value.changes
 
 
-# ---- refinement
-
-
-def refined(p, trials=24, seed=0, storage=None, **wishes):
-    space = Space(p, launcher("megatron"), Constraints.of(**wishes))
-    best = estimate(p, with_split(p, search(space).best))
-    return best, *refine(space, best, [], trials, seed, storage)
-
-
-def pressed():
-    p = problem(dense_model(8, 1024, 8), gpus=4, batch=16, sequence=4096, memory_gib=2.0, fixed_s_per_step=0.0)
-    return p, {"pins": {"tp": 1, "cp": 1, "micro_batch_size": 2, "zero": 1}}
-
-
-def test_refinement_is_never_slower_and_stays_launchable():
-    p, wishes = pressed()
-    best, answer, told = refined(p, **wishes)
-    assert answer.step_time_s <= best.step_time_s and answer.fits
-    assert told.gain_s == best.step_time_s - answer.step_time_s and told.trials >= 24
-    assert not violations(p, answer.strategy, launcher("megatron").rules)
-    assert not violations(p, answer.strategy, Constraints.of(**wishes).rules())
-
-
-def test_refinement_is_deterministic_under_a_seed():
-    p, wishes = pressed()
-    assert refined(p, seed=3, **wishes)[1:] == refined(p, seed=3, **wishes)[1:]
-
-
-def test_refinement_continues_a_stored_study(tmp_path):
-    p, wishes = pressed()
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    first = refined(p, trials=6, storage=storage, **wishes)
-    second = refined(p, trials=12, storage=storage, **wishes)
-    assert second[2].trials > first[2].trials
-    assert second[1].step_time_s <= first[1].step_time_s
-
-
 def test_no_trials_change_nothing():
     p = problem(dense_model(4), gpus=8, batch=8)
     found = planned(p, refine_trials=0)
     assert found.refinement is None
-
-
-def test_a_fingerprint_tells_problems_apart():
-    p = problem()
-    assert fingerprint(p, 0) == fingerprint(p, 0) != fingerprint(replace(p, workload=Workload(16, 1024)), 0)
 
 
 def test_public_estimate_accepts_a_strategy():
