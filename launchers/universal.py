@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.costmodel.host import host_room_bytes, optimizer_host_bytes
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategies, Strategy, enum_code
 
@@ -22,6 +23,7 @@ _A2A, _USP = enum_code("cp_comm", "a2a"), enum_code("cp_comm", "a2a+p2p")
 _PLAIN, _INTERLEAVED = enum_code("schedule", "1f1b"), enum_code("schedule", "interleaved")
 _ZBV, _DUALPIPE = enum_code("schedule", "zb-v"), enum_code("schedule", "dualpipe")
 _ZBH1 = enum_code("schedule", "zb-h1")
+_GIB = float(1 << 30)
 _NONE, _FULL = enum_code("recompute", "none"), enum_code("recompute", "full")
 
 
@@ -335,6 +337,8 @@ def _state_rules() -> tuple[Rule, ...]:
              "{zero}); the nearest that does is {hint}", _zero_group, values=_zero_hint),
         Rule("offload-share", "offload_optimizer = {offload_optimizer} is not a share from 0 to 1",
              lambda p, s: (s.offload_optimizer >= 0.0) & (s.offload_optimizer <= 1.0)),
+        Rule("host-memory", "offload_optimizer = {offload_optimizer} puts {needed} GiB per GPU into the host's memory, "
+             "which has room for {room}: offload {hint} or less", _host_memory, values=_host_hint),
         Rule("offload-activations-recompute", "offload_activations keeps what recompute = full drops: use one of them",
              lambda p, s: ~s.offload_activations | (s.recompute != _FULL)),
         # Both would free the attention's queries, keys and values.
@@ -343,6 +347,21 @@ def _state_rules() -> tuple[Rule, ...]:
              lambda p, s: ~s.offload_activations | (s.recompute == _NONE) | ~np.bool_(model_facts(p).has_mla)),
         Rule("zero-stage", "zero = {zero} is not a stage from 0 to 3", lambda p, s: (s.zero >= 0) & (s.zero <= 3)),
     )  # fmt: skip
+
+
+def _host_memory(problem: Problem, s: Strategies) -> Allowed:
+    """Only what offloads is looked at."""
+    fine = np.ones(len(s), dtype=np.bool_)
+    at = np.flatnonzero(s.offload_optimizer > 0.0)
+    if len(at):
+        fine[at] = optimizer_host_bytes(problem, s.take(at)) <= host_room_bytes(problem)
+    return fine
+
+
+def _host_hint(problem: Problem, s: Strategy) -> Mapping[str, Any]:
+    needed, room = float(optimizer_host_bytes(problem, Strategies.of([s]))[0]), host_room_bytes(problem)
+    share = math.floor(100.0 * s.offload_optimizer * room / needed) / 100.0 if needed > room else s.offload_optimizer
+    return {"needed": f"{needed / _GIB:.1f}", "room": f"{room / _GIB:.1f}", "hint": f"{share:g}"}
 
 
 def _zero_group(problem: Problem, s: Strategies) -> Allowed:

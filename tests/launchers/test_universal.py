@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
                               "recompute_per_stage": (21, 1, 1, 1)}, "those of its split"),
     ("zero-group", {}, {**GOOD, "dp": 16, "zero_group": 5}, "nearest that does is 4"),
     ("zero-group", {}, {**GOOD, "dp": 16, "zero": 0, "zero_group": 4}, "zero 1 to 3"),
+    ("host-memory", {"gpus": 8, "name": "llama-3.1-405b"}, {"tp": 8, "sp": True, "offload_optimizer": 1.0}, "or less"),
     ("offload-share", {}, {**GOOD, "dp": 16, "offload_optimizer": 1.5}, "not a share"),
     ("offload-activations-recompute", {}, {**GOOD, "dp": 16, "recompute": "full", "offload_activations": True},
      "use one of them"),
@@ -139,3 +141,14 @@ def test_a_million_strategies_take_about_a_second() -> None:
     start = time.perf_counter()
     allowed(problem(LLAMA), many, universal_rules())
     assert time.perf_counter() - start < 5.0
+
+
+def test_offloaded_states_must_fit_in_the_host():
+    """Llama 3.1 405B holds 405,853,388,800 parameters; Adam with FP32 masters and gradients is 16 bytes for each."""
+    job = problem("llama-3.1-405b", gpus=8, batch=64)
+    whole = Strategy(tp=8, sp=True, num_microbatches=64, offload_optimizer=1.0)
+    (refusal,) = violations(job, whole, universal_rules())
+    assert refusal.rule == "host-memory"
+    needed = 405_853_388_800 * 16 / 8 / 2**30
+    assert f"{needed:.1f} GiB per GPU" in str(refusal)
+    assert not violations(job, replace(whole, offload_optimizer=0.2), universal_rules())
