@@ -218,6 +218,7 @@ def _add_host(problem: Problem, kind: LayerKind, g: Geometry, f: Array, b: Array
     else:
         host = 0.0 if runtime.cuda_graphs else runtime.host_s_per_layer
     launch = host * blocks / 2.0 + runtime.host_s_per_tp_rank * (g.strategies.tp > 1)
+    launch = launch * problem.cluster.accelerator.host_time
     f[part] = np.maximum(0.0, launch - f.sum(axis=0))
     b[part] = np.maximum(0.0, launch - b.sum(axis=0) - w.sum(axis=0))
 

@@ -142,6 +142,8 @@ class Accelerator:
     figures: dict[str, Figure] = field(default_factory=dict)
     """Every number above, by dotted key, with origin and source."""
     aliases: tuple[str, ...] = ()
+    host_time: float = 1.0
+    """Host time to launch a kernel, over that of the x86 servers that the runtime profiles' figures come from."""
     price_per_hour: float | None = None
     sustained: dict[str, float] = field(default_factory=dict)
     """By dtype: share of the isolated GEMM speed left in long training; a missing dtype counts as 1."""

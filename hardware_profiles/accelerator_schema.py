@@ -102,6 +102,9 @@ class AcceleratorFile(_Strict):
     gemm: dict[DType, GemmLawFile] = Field(min_length=1)
     sustained: dict[DType, Fraction] = Field(description="share of the isolated GEMM speed left in long training")
     attention: dict[Kernel, AttentionLawFile] = Field(min_length=1)
+    host_time: Positive | None = Field(
+        None, description="host time to launch a kernel over that of an x86 server's; default 1"
+    )
     price_per_hour: Positive | None = Field(None, description="US dollars per accelerator and hour")
 
     @model_validator(mode="after")

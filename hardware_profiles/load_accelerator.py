@@ -126,6 +126,7 @@ def _build(file: AcceleratorFile) -> Accelerator:
         attention={kernel: _attention(law) for kernel, law in file.attention.items()},
         figures=dict(figures(file)),
         aliases=tuple(file.aliases),
+        host_time=file.host_time.value if file.host_time else 1.0,
         price_per_hour=file.price_per_hour.value if file.price_per_hour else None,
         sustained={dtype: figure.value for dtype, figure in file.sustained.items()},
         scale_up=ScaleUp(up.name, up.topology, up.domain.value, up.bytes_per_s.value),

@@ -63,3 +63,11 @@ def test_biases_in_experts_cost_traffic_that_a_fused_activation_does_not():
         for m, x in ((model, 8.0), (biased, 8.0), (biased, 1.0))
     )
     assert unfused > fused == pytest.approx(plain, rel=0.01)
+
+
+def test_a_host_that_launches_faster_shortens_what_waits_for_it_and_nothing_else():
+    problem = cases.problem(cases.moe(), host_s_per_moe_layer=1.0)
+    strategy = Strategy(tp=1, dp=64, ep=8, micro_batch_size=1, num_microbatches=1)
+    slow, fast = estimate(problem, strategy), estimate(cases.faster(problem, host_time=0.5), strategy)
+    assert fast.time_parts_s["host"] < 0.55 * slow.time_parts_s["host"]
+    assert fast.time_parts_s["gemm"] == slow.time_parts_s["gemm"]
