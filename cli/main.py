@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from .calibrate import calibrate
 from .estimate import estimate
 from .failures import exit_code_for, remembered_interrupts
 from .listings import clusters, launchers, models, runtimes
@@ -73,7 +74,7 @@ def _never_fail_to_print() -> None:
             stream.reconfigure(errors="replace")
 
 
-for _command in (plan, estimate, study, whatif, validate, models, clusters, runtimes, launchers):
+for _command in (plan, estimate, study, whatif, validate, calibrate, models, clusters, runtimes, launchers):
     cli.add_command(_command)
 
 

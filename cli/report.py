@@ -46,6 +46,7 @@ def print_headline(out: Console, estimate: Estimate, title: str) -> None:
         (title, f"[bold]{words.layout(strategy, estimate.problem.model.is_moe)}[/bold]"),
         ("overlap", words.overlaps(strategy)),
         ("step time", f"[bold]{seconds(estimate.step_time_s)}[/bold]  ({seconds(low)} to {seconds(high)})"),
+        *_calibration_words(estimate),
         (
             "throughput",
             f"{significant(estimate.tokens_per_s_per_gpu)} tokens/s/GPU, {count(estimate.tokens_per_s)} tokens/s",
@@ -57,6 +58,16 @@ def print_headline(out: Console, estimate: Estimate, title: str) -> None:
         rows.insert(1, ("layers", f"{words.split(strategy.layers_per_stage)} per stage"))
     for label, text in rows:
         line(out, f"  {label:<{LABEL_WIDTH}}  {text}")
+
+
+def _calibration_words(estimate: Estimate) -> list[tuple[str, str]]:
+    """How the runs that the cluster's profile was calibrated on changed the interval."""
+    found = estimate.calibration
+    if found is None:
+        return []
+    before, after = percent(found["half_width_before"]), percent(found["half_width"])
+    runs = f"{found['runs']} run{'s' * (found['runs'] != 1)}"
+    return [("interval", f"± {before} as published, ± {after} calibrated on {runs} of this cluster")]
 
 
 def print_time(out: Console, estimate: Estimate) -> None:
@@ -140,7 +151,20 @@ def new_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.pad_edge, table.collapse_padding = False, True
     for column in columns:
-        left = column in ("part", "rank", "parallelism", "collective", "tier", "layout", "change", "why", "dimension")
+        left = column in (
+            "part",
+            "rank",
+            "parallelism",
+            "collective",
+            "tier",
+            "layout",
+            "change",
+            "why",
+            "dimension",
+            "figure",
+            "what",
+            "covers",
+        )
         table.add_column(column, justify="left" if left else "right")
     return table
 

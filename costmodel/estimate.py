@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from .calibrated import beyond_calibration, calibrated_steps, model_family
 from .evaluate import capacity_bytes, single_group
 from .exposed import Pool, pools
 from .flops import MFU_CONVENTION, model_flops_per_token
-from .model import RecurrentCore
 from .problem import Array, Problem
 from .splits import check_split
 from .step import (
@@ -100,6 +100,15 @@ class Estimate:
         """How the FLOPs of ``mfu`` are counted."""
         return MFU_CONVENTION
 
+    @property
+    def calibration(self) -> dict[str, Any] | None:
+        """What the cluster's own runs made of the interval (half-widths as shares); None for a profile without any."""
+        steps = calibrated_steps(self.problem)
+        if steps is None:
+            return None
+        before = published_half_width(self.problem)
+        return {"runs": steps.runs, "half_width_before": before, "half_width": steps.half_width}
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values under the names of the published JSON schema."""
         return {
@@ -111,6 +120,7 @@ class Estimate:
             "fits": self.fits,
             "step_time_s": self.step_time_s,
             "step_time_interval_s": list(self.interval_s),
+            "calibration": self.calibration,
             "time_parts_s": dict(self.time_parts_s),
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
@@ -157,6 +167,7 @@ def estimate(problem: Problem, strategy: Strategy) -> Estimate:
         problem.model, problem.workload.sequence_length, problem.workload.train_mtp
     )
     backward = work.total - work.forward
+    traffic = traffic_table(group, share, int(slow[0]))
     return Estimate(
         problem=problem,
         strategy=strategy,
@@ -169,10 +180,10 @@ def estimate(problem: Problem, strategy: Strategy) -> Estimate:
         memory_parts_bytes=by_rank[fullest],
         memory_parts_by_rank=by_rank,
         stage_times_s=tuple((float(f), float(b)) for f, b in zip(work.forward[:, 0], backward[:, 0], strict=True)),
-        traffic=traffic_table(group, share, int(slow[0])),
+        traffic=traffic,
         pools=pools(group, work, share, slow, (dense, expert), messages),
         model_flops_per_step=flops,
-        assumptions=assumptions(problem, strategy),
+        assumptions=(*assumptions(problem, strategy), *beyond_calibration(problem.cluster, traffic)),
     )
 
 
@@ -200,12 +211,14 @@ def interval(problem: Problem, step: float) -> tuple[float, float]:
 
 
 def half_width(problem: Problem) -> float:
-    """Half of the interval's width as a share of the step time."""
-    kinds = problem.model.kinds
-    if any(kind.mixer is not None and isinstance(kind.mixer.core, RecurrentCore) for kind in kinds):
-        measured, nearest = INTERVALS["hybrid"]
-    else:
-        measured, nearest = INTERVALS["moe" if problem.model.is_moe else "dense"]
+    """Half of the interval's width as a share of the step time: what the cluster's own runs left, where it has some."""
+    steps = calibrated_steps(problem)
+    return published_half_width(problem) if steps is None else steps.half_width
+
+
+def published_half_width(problem: Problem) -> float:
+    """The half-width without calibration."""
+    measured, nearest = INTERVALS[model_family(problem.model)]
     return measured if problem.runtime.measured else nearest
 
 

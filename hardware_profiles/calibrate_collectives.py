@@ -9,7 +9,7 @@ multiplies it: a smoothed median of the remaining log errors, as stiff as leave-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,11 @@ Array = NDArray[np.float64]
 PRIOR_SD = {"efficiency": 0.25, "launch_s": 0.7, "fill_s": 1.0, "latency_s": 0.7, "nvls": 0.25, "nvls_launch_s": 0.7}
 """Standard deviation of the logarithm of each constant about the profile's: shares differ by a quarter between sites,
 latencies by a factor of two."""
+
+SCAN_RATES = tuple(np.log([1.0, 0.7, 0.5, 0.3, 0.15, 0.07]))
+SCAN_TIMES = tuple(np.log([1.0, 3.0, 10.0]))
+SCAN_SCALE = 0.1
+"""A coarse look before the descent: factors on all shares and on all times of a tier, and the noise that it assumes."""
 
 LEAST_CONSTANT_S = 1e-8
 """Constants of 0 start here, so that they have a logarithm."""
@@ -79,7 +84,7 @@ def fit_cluster(cluster: Cluster, rows: Sequence[Row], curves: bool = True) -> C
     ``rows`` name the cluster as their system, their ``nodes`` are domains of its innermost tier.
     """
     found: list[Fitted] = []
-    fitted = cluster
+    fitted = without_curves(cluster, rows)
     for tier in range(len(cluster.tiers)):
         mine = [row for row in rows if crossed(row, cluster) == tier]
         if mine:
@@ -105,7 +110,7 @@ def _moved_along(before: Cluster, after: Cluster, rows: Sequence[Row]) -> tuple[
             continue
         kinds = seen or sorted({row.kind for row in rows if crossed(row, before) == source})
         for name in ("efficiency", "launch_s"):
-            shift = float(np.mean([_logs(after, source, k, name) - _logs(before, source, k, name) for k in kinds]))
+            shift = float(np.mean([_shift(before, after, source, k, name, rows) for k in kinds]))
             for constant in _of_tier(before, tier, name):
                 if constant.kind not in seen:
                     value = constant.value * float(np.exp(shift))
@@ -114,6 +119,26 @@ def _moved_along(before: Cluster, after: Cluster, rows: Sequence[Row]) -> tuple[
                     moved.append(Moved(constant, value, f"{' and '.join(kinds)}{where}"))
     made = with_constants(after, [m.constant for m in moved], np.array([m.value for m in moved]))
     return made, tuple(moved)
+
+
+def _shift(before: Cluster, after: Cluster, tier: int, kind: str, name: str, rows: Sequence[Row]) -> float:
+    """How far a kind's figure moved, by its logarithm.
+
+    What an all-reduce says of the network depends on its algorithm, which the log does not tell: a tree over two
+    domains sends half of a ring's bytes. Where a ring would explain its largest messages too, the NICs are taken to
+    have carried a ring's bytes, which is what the other kinds send.
+    """
+    fitted = _logs(after, tier, kind, name)
+    if kind == "all_reduce" and name == "efficiency":
+        mine = [r for r in rows if r.kind == kind and crossed(r, before) == tier]
+        largest = max(r.nbytes for r in mine)
+        here = before.tiers[tier]
+        sent = [2.0 * (r.ranks - 1) / r.ranks * r.nbytes * r.nodes / r.ranks for r in mine if r.nbytes == largest]
+        seconds = [r.seconds for r in mine if r.nbytes == largest]
+        ring = float(np.median(np.array(sent) / seconds)) * here.oversubscription / here.bytes_per_s
+        if ring <= 1.0:
+            fitted = max(fitted, float(np.log(ring)))
+    return fitted - _logs(before, tier, kind, name)
 
 
 def _measured_inside(cluster: Cluster, rows: Sequence[Row], tier: int) -> int | None:
@@ -212,10 +237,24 @@ def _fit_tier(cluster: Cluster, tier: int, rows: Sequence[Row]) -> tuple[Cluster
     def residual(x: Array) -> Array:
         return np.asarray(np.log(predict(rows, with_constants(cluster, constants, np.exp(x)))) - measured)
 
-    solution = solve(
-        residual, start, np.array([c.prior_sd for c in constants]), high=np.where(shares, 0.0, np.log(1.0))
-    )
+    prior_sd = np.array([c.prior_sd for c in constants])
+    solution = solve(residual, start, prior_sd, high=0.0, first=_scanned(residual, start, prior_sd, shares))
     return with_constants(cluster, constants, np.exp(solution.x)), _fitted(constants, solution)
+
+
+def _scanned(residual: Callable[[Array], Array], start: Array, prior_sd: Array, shares: Array) -> Array:
+    """The best of a coarse grid of slower rates and longer times.
+
+    Where another term binds at the start (a chain inside the node rather than the network), slopes there are 0 and no
+    descent would ever leave it.
+    """
+
+    def cost(x: Array) -> float:
+        prior = (x - start) / prior_sd
+        return float(np.sum(np.sqrt(1.0 + (residual(x) / SCAN_SCALE) ** 2)) + np.sum(np.sqrt(1.0 + prior**2)))
+
+    grid = [start + np.where(shares, rate, time) for rate in SCAN_RATES for time in SCAN_TIMES]
+    return min(grid, key=cost)
 
 
 def _fitted(constants: Sequence[Constant], solution: Solution) -> list[Fitted]:
@@ -227,9 +266,18 @@ def _fitted(constants: Sequence[Constant], solution: Solution) -> list[Fitted]:
     ]
 
 
+def without_curves(cluster: Cluster, rows: Sequence[Row]) -> Cluster:
+    """The cluster without the curves of kinds that the rows measure anew on the same tier."""
+    anew = {(crossed(row, cluster), row.kind) for row in rows}
+    tiers = (
+        replace(t, curves=tuple(c for c in t.curves if (k, c.kind) not in anew)) for k, t in enumerate(cluster.tiers)
+    )
+    return replace(cluster, tiers=tuple(tiers))
+
+
 def with_curves(cluster: Cluster, rows: Sequence[Row]) -> Cluster:
     """The cluster with a curve for each kind, tier and group size whose rows ask for one."""
-    plain = replace(cluster, tiers=tuple(replace(t, curves=()) for t in cluster.tiers))
+    plain = without_curves(cluster, rows)
     groups: dict[tuple[int, str, int, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((crossed(row, cluster), row.kind, row.ranks, row.nodes), []).append(row)

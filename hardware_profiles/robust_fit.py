@@ -48,16 +48,18 @@ def solve(
     low: Array | float = -np.inf,
     high: Array | float = np.inf,
     noise: tuple[float, float] = (LEAST_SCALE, 0.0),
+    first: Array | None = None,
 ) -> Solution:
     """Fit ``x`` from ``start``, which is also the prior's mean. ``residual``: log(predicted / measured) of each row.
 
-    ``noise``: the scale expected beforehand, and the number of rows that this expectation is worth.
+    ``noise``: the scale expected beforehand, and the number of rows that this expectation is worth. ``first``: where to
+    look first, if not at ``start``.
     """
     from scipy.optimize import least_squares
     from scipy.stats import t
 
     low, high = np.broadcast_to(low, start.shape), np.broadcast_to(high, start.shape)
-    x = np.clip(start, low + 1e-9, high - 1e-9)
+    x = np.clip(start if first is None else first, low + 1e-9, high - 1e-9)
     left = residual(x)
     # The first scale must not be so wide that the prior holds against clean rows that are merely far off.
     scale, weight, trust = 0.05, np.ones(len(left)), np.ones(len(x))
