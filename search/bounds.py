@@ -283,7 +283,9 @@ class Stage:
         exposed = np.zeros(len(m))
         for _ in range(_TIGHTENINGS):
             left = incumbent_s - outside - exposed - fill * whole
-            longest = np.clip(left / np.maximum(m - fill, 1.0 / group.vpp), slowest, everything)
+            # With one micro-batch the slowest rank costs no more than any other: it may be as long as it likes.
+            limit = np.divide(left, m - fill, out=np.full(len(m), np.inf), where=m > fill)
+            longest = np.clip(limit, slowest, everything)
             exposed = _exposed(rows, np.where(steady, slowest, longest), longest, rest, shares)
         return cls(np.asarray(pipeline), np.asarray(outside + exposed), longest)
 

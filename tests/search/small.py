@@ -212,11 +212,12 @@ def pipelined(draw, recomputes=RECOMPUTES, schedules=SCHEDULES) -> tuple[Problem
     chunks = pp * vpp
     cuts = sorted(draw(st.lists(st.integers(0, layers - chunks), min_size=chunks - 1, max_size=chunks - 1)))
     split = tuple(int(n) + 1 for n in np.diff([0, *cuts, layers - chunks]))
+    few = {"dualpipe": [2 * pp, 8 * pp], "1f1b": [1, pp, 2 * pp, 8 * pp], "gpipe": [1, pp, 2 * pp, 8 * pp]}
     moe, tp, dp = draw(st.booleans()), draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 8]))
     s = Strategy(
         tp=tp, sp=tp > 1, pp=pp, vpp=vpp, schedule=schedule, dp=dp, ep=min(dp, 4) if moe else 1,
         zero=draw(st.integers(0, 3)),
-        num_microbatches=pp * draw(st.sampled_from([2, 8] if schedule == "dualpipe" else [1, 2, 8])),
+        num_microbatches=draw(st.sampled_from(few.get(schedule, [pp, 2 * pp, 8 * pp]))),
         recompute=draw(st.sampled_from(recomputes)), dp_overlap=draw(st.booleans()), layers_per_stage=split,
     )  # fmt: skip
     model = moe_model(layers, first_dense=3) if moe else dense_model(layers, tied=draw(st.booleans()))

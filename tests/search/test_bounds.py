@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardwise.costmodel.estimate import estimate
-from shardwise.costmodel.strategy import SCHEDULES, Strategies
+from shardwise.costmodel.strategy import SCHEDULES, Strategies, Strategy
 from shardwise.search.bounds import room_for_layers, split_bounds
 
-from .small import pipelined
+from .small import compositions, moe_model, pipelined, problem
 
 RECOMPUTES = ("none", "selective", "full")
 
@@ -35,3 +35,12 @@ def test_what_fits_had_room(data):
     p, s = data.draw(pipelined(RECOMPUTES))
     assume(estimate(p, s).fits)
     assert room_for_layers(p, Strategies.of([replace(s, layers_per_stage=None)]))[0]
+
+
+def test_one_micro_batch_may_have_any_slowest_rank():
+    # With m = 1 the pipeline takes what all ranks take together: a longer slowest rank costs nothing and hides more.
+    p = problem(moe_model(4, 1024, 8, 8, first_dense=1), 16, 4, 4096, memory_gib=3.0, fixed_s_per_step=0.0)
+    s = Strategy(tp=2, sp=True, pp=2, schedule="gpipe", dp=4, ep=8, zero=2, num_microbatches=1)
+    even = estimate(p, s).step_time_s
+    least = min(estimate(p, replace(s, layers_per_stage=split)).step_time_s for split in compositions(4, 2))
+    assert split_bounds(p, Strategies.of([s]), np.zeros(1), even).bound_s[0] <= least * (1 + 1e-9) < even
