@@ -16,7 +16,7 @@ from .output import console, print_json
 from .units import count, gib, percent, seconds, significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from shardwise.hardware_profiles.cluster import Cluster
 
@@ -200,8 +200,27 @@ def _print_cluster(cluster: Cluster) -> None:
             f"{tier.oversubscription:g} : 1", percent(tier.efficiency["all_reduce"]),
         )  # fmt: skip
     out.print(table)
+    for text in _calibration_words(cluster):
+        out.print(f"  calibrated: {text}", markup=False, soft_wrap=True)
     for text in cluster.assumptions:
         out.print(f"  assumed: {text}", markup=False, soft_wrap=True)
+
+
+def _calibration_words(cluster: Cluster) -> Iterator[str]:
+    """What a calibrated profile was measured on, and how near its figures come to that (80 % of the rows)."""
+    found = cluster.calibration
+    if found is None:
+        return
+    for c in found.collectives:
+        ranks = str(c.ranks[0]) if c.ranks[0] == c.ranks[1] else f"{c.ranks[0]} to {c.ranks[1]}"
+        yield f"{c.kind} on {c.tier}, {ranks} ranks: {c.rows} rows, 80 % within {percent(c.half_width)}"
+    for k in found.kernels:
+        yield f"{k.operation} {k.name}: {k.rows} rows, 80 % within {percent(k.half_width)}"
+    for s in found.step_times:
+        yield (
+            f"{s.runs} step time{'s' * (s.runs != 1)} of {s.models} models under {s.launcher}:"
+            f" interval ± {percent(s.half_width_before)} before, ± {percent(s.half_width)} after"
+        )
 
 
 def _table(*columns: str, title: str = "") -> Any:

@@ -62,25 +62,30 @@ class Calibrated:
 def calibrate(
     cluster: str,
     *,
-    logs: Sequence[Log] = (),
-    gemm: Sequence[Path] = (),
-    attention: Sequence[Path] = (),
-    runs: Sequence[RunsFile] = (),
+    logs: Sequence[Log | str | Path] = (),
+    gemm: Sequence[str | Path] = (),
+    attention: Sequence[str | Path] = (),
+    runs: Sequence[RunsFile | str | Path] = (),
 ) -> Calibrated:
     """Calibrate a cluster profile (name or YAML file) on benchmark logs and on measured runs.
+
+    ``logs``: of nccl-tests and its kin; ``gemm`` and ``attention``: tables of kernel timings; ``runs``: step times, as
+    rows or logs of training frameworks. ``.cluster`` of the answer plans like any cluster, ``.profile`` writes it.
 
     Raises InputError: nothing given, a file that cannot be read (with file and line), or a question a log leaves open.
     """
     if not (logs or gemm or attention or runs):
         raise InputError("nothing to calibrate on: give --nccl, --gemm, --attention or --runs")
     base = load_cluster(cluster)
-    benchmarks = calibrate_benchmarks(base, cluster, logs, gemm, attention)
+    listed = [log if isinstance(log, Log) else Log(Path(log)) for log in logs]
+    benchmarks = calibrate_benchmarks(base, cluster, listed, [*map(Path, gemm)], [*map(Path, attention)])
     notes = list(benchmarks.notes)
     made, changes, fit = benchmarks.cluster, list(benchmarks.changes), None
     if runs:
-        measured = _placed(runs, made, notes)
+        files = [file if isinstance(file, RunsFile) else RunsFile(Path(file)) for file in runs]
+        measured = _placed(files, made, notes)
         fit = fit_factors(measured)
-        made, more = _with_runs(made, fit, runs, benchmarks, notes)
+        made, more = _with_runs(made, fit, files, benchmarks, notes)
         changes += more
     return Calibrated(cluster, base, made, tuple(changes), tuple(dict.fromkeys(notes)), benchmarks, fit)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Calibrated": "costmodel.calibrate",
     "Cluster": "hardware_profiles.cluster",
     "Estimate": "costmodel.estimate",
     "InfeasibleError": "hardware_profiles.errors",
@@ -33,6 +34,7 @@ _HOMES = {
     "StudyResult": "search.studies.runner",
     "UnknownNameError": "hardware_profiles.errors",
     "Workload": "costmodel.workload",
+    "calibrate": "costmodel.calibrate",
     "estimate": "search.planner",
     "load_cluster": "hardware_profiles.load_cluster",
     "load_runtime": "costmodel.runtime",
@@ -44,6 +46,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from shardwise.costmodel.calibrate import Calibrated, calibrate
     from shardwise.costmodel.estimate import Estimate
     from shardwise.costmodel.model import ModelSpec
     from shardwise.costmodel.problem import Problem
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from shardwise.search.studies.runner import StudyResult, study
 
 __all__ = [
+    "Calibrated",
     "Cluster",
     "Estimate",
     "InfeasibleError",
@@ -82,6 +86,7 @@ __all__ = [
     "StudyResult",
     "UnknownNameError",
     "Workload",
+    "calibrate",
     "estimate",
     "load_cluster",
     "load_runtime",

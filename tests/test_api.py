@@ -11,6 +11,7 @@ import pytest
 import shardwise
 
 NAMES = [
+    "Calibrated",
     "Cluster",
     "Estimate",
     "InfeasibleError",
@@ -29,6 +30,7 @@ NAMES = [
     "StudyResult",
     "UnknownNameError",
     "Workload",
+    "calibrate",
     "estimate",
     "load_cluster",
     "load_runtime",

@@ -39,6 +39,7 @@ def read_nccl_json(path: Path) -> list[Table]:
             devices=devices,
             ranks_said=ranks,
             nodes_said=None,
+            per_process=None,
             library=f"nccl {report.get('nccl_version', '')}".strip(),
             notes=(),
             complete=True,

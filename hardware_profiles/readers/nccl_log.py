@@ -35,6 +35,7 @@ _DEVICE = re.compile(
 )
 _DEVICE_1 = re.compile(r"Device\s+(?P<rank>\d+)\s+->\s+(?P<dev>\d+)\s+\[[^\]]*\]\s*(?P<name>.*)")
 _INFO_RANKS = re.compile(r"\brank\s+\d+\s+n[rR]anks\s+(\d+)(?:\s+nNodes\s+(\d+))?")
+_PER_PROCESS = re.compile(r"\bnThread (\d+) nGpus (\d+)\b")
 _LIBRARY = re.compile(r"NCCL version ([\w.+-]+)|(?:nccl|rccl)-tests version (\S+)|(rccl-tests: Version \S+)")
 _STARTS = ("Collective test starting", "# Using devices", "nThread ", "rccl-tests version", "nccl-tests version")
 _ENDS = ("Avg bus bandwidth", "Collective test concluded")
@@ -94,6 +95,8 @@ class Table:
     devices: tuple[Device, ...]
     ranks_said: int | None
     nodes_said: int | None
+    per_process: int | None
+    """Devices of one process, which are all on one node."""
     library: str
     notes: tuple[str, ...]
     complete: bool
@@ -114,6 +117,7 @@ class _Run:
     devices: list[Device] = field(default_factory=list)
     ranks: int | None = None
     nodes: int | None = None
+    per_process: int | None = None
     library: str = ""
     rows: list[tuple[int, PrintedRow]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -227,6 +231,8 @@ def _note_fact(line: str, run: _Run) -> None:
         run.devices.append(Device(int(found["rank"]), 0, ONE_HOST, int(found["dev"]), found["name"].strip()))
     elif found := _INFO_RANKS.search(line):
         run.ranks, run.nodes = int(found[1]), int(found[2]) if found[2] else run.nodes
+    elif found := _PER_PROCESS.search(line):
+        run.per_process = int(found[1]) * int(found[2])
     elif found := _NCCOM.search(line):
         _note_nccom(found[1], run)
     elif (found := _LIBRARY.search(line)) and not run.library:
@@ -278,6 +284,7 @@ def _finished(file: Path, run: _Run) -> Table:
         devices=tuple(run.devices),
         ranks_said=run.ranks,
         nodes_said=run.nodes,
+        per_process=run.per_process,
         library=run.library,
         notes=tuple(notes),
         complete=run.ended,

@@ -80,11 +80,14 @@ def _kind(table: Table, place: str, notes: list[str]) -> str:
 def _kind_by_numbers(table: Table, split: int | None) -> str | None:
     """What size over count, reduction, root and rates leave as the only collective."""
     point = table.points[-1]
+    rooted = point.root is not None and point.root >= 0
     if split is not None and split > 1:
+        if rooted:
+            return "scatter"  # or gather: neither is modelled
         return "reduce_scatter" if point.redop not in ("", "none") else None
     if factor_range(table)[0] > 1.0 + 1e-6:
         return "all_reduce"
-    if point.root is not None and point.root >= 0:
+    if rooted:
         return "broadcast" if point.redop in ("", "none") else "reduce"
     return None
 
@@ -200,6 +203,8 @@ def _nodes(table: Table, ranks: int, node_size: int, place: str, notes: list[str
             return ranks // per_host
     if table.nodes_said is not None:
         return table.nodes_said
+    if table.per_process is not None and table.per_process >= ranks:
+        return 1  # one process drives all of them
     if ranks % node_size == 0:
         nodes = ranks // node_size
         notes.append(f"no device list: {ranks} ranks taken as {nodes} whole node{'s' * (nodes > 1)} of {node_size}")

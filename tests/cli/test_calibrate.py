@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -18,6 +19,7 @@ from shardwise.hardware_profiles.load_cluster import load_cluster
 from ..costmodel.test_training_logs import TIMES, dump, megatron_steps
 from ..hardware_profiles.readers import printed
 
+RUNS = Path(__file__).parent.parent / "data" / "runs"
 SIZES = tuple(1 << p for p in range(12, 33))
 
 
@@ -141,6 +143,19 @@ def test_faults_are_one_line(run, folder, args, words):
     assert result.exit_code != 0
     message = result.stderr or str(result.exception)
     assert words in message and "Traceback" not in message
+
+
+def test_runs_of_another_accelerator_are_refused(run, folder):
+    text = (RUNS / "published_subset.jsonl").read_text().splitlines()
+    (folder / "theirs.jsonl").write_text(text[0] + "\n")
+    result = run("calibrate", "--cluster", "dgx-h100", "--runs", "theirs.jsonl")
+    message = result.stderr or str(result.exception)
+    assert "theirs.jsonl: line 1" in message and "A100" in message and "H100" in message
+
+
+def test_a_log_of_another_accelerator_is_noted(run, folder):
+    result = run("calibrate", "--cluster", "dgx-a100", "--nccl", "two_nodes.txt", "--json")
+    assert any("measured on NVIDIA H100" in note for note in json.loads(result.stdout)["notes"])
 
 
 def test_said_of_one_log_after_its_name(run, folder):

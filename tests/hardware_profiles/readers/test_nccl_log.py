@@ -225,6 +225,20 @@ def test_masked_digits(tmp_path):
     refused(tmp_path, [*printed.header(), *printed.rows(sizes=SIZES[:1]), row, "#"], "line 5", "masked")
 
 
+def test_values_left_out_of_a_row(tmp_path):
+    row = "     8388608     2097152    float    sum     -1     ...    ...    ...     0     ...    ...    ...   0"
+    refused(tmp_path, [*printed.header(), row, *printed.rows(sizes=SIZES)], "line 4")
+
+
+def test_one_placement_only(tmp_path):
+    lines = [
+        "# size count type redop root time algbw busbw #wrong",
+        "1000000 250000 float sum -1 10.00 100.00 175.00 0",
+    ]
+    for kept in (lines, lines[1:]):
+        assert one(tmp_path, kept).points[0].samples_s == pytest.approx((10e-6,))
+
+
 def test_a_row_cut_inside_the_table(tmp_path):
     rows = printed.rows(sizes=SIZES)
     rows[3] = rows[3][:58]

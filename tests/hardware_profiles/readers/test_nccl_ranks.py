@@ -141,3 +141,16 @@ def test_the_factor_is_inside_its_range(tmp_path):
     path.write_text("\n".join(printed.log(ranks=24, sizes=SIZES)))
     low, high = factor_range(read_nccl_log(path)[0])
     assert low <= 2 * 23 / 24 <= high and high - low < 0.01
+
+
+def test_one_process_drives_one_node(tmp_path):
+    lines = [line.replace("nGpus 1", "nGpus 4") for line in printed.log(ranks=4, listed=False, sizes=SIZES)]
+    found = settled(tmp_path, lines)
+    assert (found.ranks, found.nodes) == (4, 1)
+
+
+def test_a_scatter_is_told_by_its_root(tmp_path):
+    lines = [
+        line.replace("none      -1", "none       0") for line in printed.log("all_gather", named=False, sizes=SIZES)
+    ]
+    assert settled(tmp_path, lines).kind == "scatter"
