@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes an environment with the real Megatron-Core and DeepSpeed and names its interpreter in SHARDWISE_MEGATRON_PYTHON
-# and SHARDWISE_DEEPSPEED_PYTHON. Source it.
+# Makes environments with the real Megatron-Core and DeepSpeed, and with Accelerate, and names their interpreters in
+# SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON and SHARDWISE_ACCELERATE_PYTHON. Source it.
 #
-# It is an environment of its own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU and no
+# The first is an environment of its own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU and no
 # Triton: the runners in tests/launchers/validators stand in for the kernels.
 
 megatron_venv=${MEGATRON_VENV:-$PWD/.venvs/megatron}
@@ -25,3 +25,12 @@ fi
 
 export SHARDWISE_MEGATRON_PYTHON=$megatron_venv/bin/python
 export SHARDWISE_DEEPSPEED_PYTHON=$megatron_venv/bin/python
+
+accelerate_venv=${ACCELERATE_VENV:-$PWD/.venvs/accelerate}
+if ! "$accelerate_venv/bin/python" -c 'import accelerate, torch, transformers' >/dev/null 2>&1; then
+  "$megatron_python" -m venv "$accelerate_venv"
+  "$accelerate_venv/bin/pip" install --quiet --disable-pip-version-check \
+    torch==2.13.0 transformers==5.24.0 accelerate==1.15.0
+fi
+
+export SHARDWISE_ACCELERATE_PYTHON=$accelerate_venv/bin/python

@@ -57,8 +57,7 @@ UNMODELLED_KEYS: Final[Mapping[str, str]] = {
 """Keys that change time or memory and are not counted, each with what is taken instead."""
 
 NEUTRAL_KEYS: Final = (
-    KEYS
-    - {f"parallelism_config.parallelism_config_{n}" for n in _PARALLELISM if not n.startswith("sp_")}
+    KEYS - {f"parallelism_config.parallelism_config_{n}" for n in _PARALLELISM if not n.startswith("sp_")}
     | {f"fsdp_config.{name}" for name in _FSDP}
     | {"mpirun_config."}
 )

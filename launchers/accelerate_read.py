@@ -143,6 +143,7 @@ class _Job:
             model=model,
             model_note="" if model else note,
             runtime="accelerate-fsdp2",
+            runtime_changes={},
             assumptions=tuple(self._flags.notes),
             **self._sorted(),
         )
@@ -192,7 +193,7 @@ class _Job:
         version = self._integer("fsdp_version", 1)
         if version == 2:
             return 3 if self._switch("fsdp_reshard_after_forward", default=True) else 2, 0, 0.0
-        if any(key.startswith("parallelism_config.") for key in self._config.keys()):
+        if any(key.startswith("parallelism_config.") for key in self._config):
             raise self._fail("fsdp_version", "2: a parallelism_config works with FSDP2 only")
         name = self._word("fsdp_sharding_strategy", self._word("fsdp_reshard_after_forward", "FULL_SHARD")).upper()
         name = list(_SHARDING)[int(name) - 1] if name in "12345" else name

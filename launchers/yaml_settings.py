@@ -43,7 +43,7 @@ class YamlSettings:
     def __contains__(self, key: str) -> bool:
         return key in self._found
 
-    def keys(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         """Every key, in the order of the file."""
         return iter(self._found)
 
@@ -110,9 +110,7 @@ class YamlSettings:
             lists[kind].append(Option(key, _shown(value), self._file, line, note))
         return {kind: tuple(found) for kind, found in lists.items()}
 
-    def _judge(
-        self, key: str, value: Any, neutral: Collection[str], unmodelled: Mapping[str, str]
-    ) -> tuple[str, str]:
+    def _judge(self, key: str, value: Any, neutral: Collection[str], unmodelled: Mapping[str, str]) -> tuple[str, str]:
         reason = next((why for name, why in unmodelled.items() if _covers(name, key)), None)
         if reason is not None:
             return ("neutral", "") if value in _OFF else ("unmodelled", reason)

@@ -39,13 +39,25 @@ def test_bloom_goes_to_the_framework_that_trained_it(dtype: str, runtime: str) -
     assert choice.reason == "launcher megatron-deepspeed: megatron cannot express ALiBi positions"
 
 
-def test_a_model_that_none_can_express_is_planned_without_files() -> None:
+def test_a_model_that_only_transformers_builds_goes_to_accelerate() -> None:
     choice = choose("gemma-2-9b")
-    assert names(choice) == ("generic", "megatron-core")
-    assert choice.reason == NO_FILES + (
-        "no launcher takes this job (megatron cannot express soft-capped logits and four norms a layer, "
-        "megatron-deepspeed cannot express 8 key-value heads for 16 query heads)"
+    assert names(choice) == ("accelerate", "accelerate-fsdp2")
+    assert choice.reason == (
+        "launcher accelerate: megatron cannot express soft-capped logits and four norms a layer, "
+        "megatron-deepspeed cannot express 8 key-value heads for 16 query heads"
     )
+
+
+def test_a_model_that_none_can_express_is_planned_without_files() -> None:
+    choice = choose("command-r-35b")
+    assert names(choice) == ("generic", "megatron-core")
+    assert (choice.reason or "").startswith(NO_FILES + "no launcher takes this job (")
+    for name in PREFERENCE:
+        assert f"{name} cannot express " in (choice.reason or "")
+
+
+def test_runtimes_of_fsdp_trainers_lead_to_accelerate() -> None:
+    assert names(choose(LLAMA, runtime="pytorch-fsdp")) == ("accelerate", "pytorch-fsdp")
 
 
 @pytest.mark.parametrize("name", list_presets())

@@ -59,9 +59,14 @@ def answer(case):
         plugin = FullyShardedDataParallelPlugin()
     sizes = {n: getattr(layout, f"{n}_size") for n in ("dp_replicate", "dp_shard", "cp", "tp", "sp")}
     layout._validate_accelerator(
-        types.SimpleNamespace(multi_device=True, num_processes=int(args.num_processes), is_fsdp2=plugin.fsdp_version == 2,
-                              is_main_process=True, distributed_type=DistributedType.FSDP)
-    )  # fmt: skip
+        types.SimpleNamespace(
+            multi_device=True,
+            num_processes=int(args.num_processes),
+            is_fsdp2=plugin.fsdp_version == 2,
+            is_main_process=True,
+            distributed_type=DistributedType.FSDP,
+        )
+    )
     found = {
         **sizes,
         "world": int(args.num_processes),
