@@ -11,7 +11,7 @@ BLOOM = {
     "--global-batch": "2048",
     "--seq-len": "2048",
 }
-GEMMA = {"--model": "gemma-2-9b"}
+NOBODYS = {"--model": "gpt-j-6b"}
 BECAUSE = "launcher megatron-deepspeed: megatron cannot express ALiBi positions"
 
 
@@ -43,11 +43,11 @@ def test_out_has_the_settings_of_deepspeed(run, request_args, tmp_path):
 
 
 def test_a_model_that_no_launcher_can_express_is_planned_all_the_same(run, request_args):
-    result = run("plan", *request_args(GEMMA), "--no-refine")
+    result = run("plan", *request_args(NOBODYS), "--no-refine")
     assert result.exit_code == 0, result.stderr
     assert "To launch" not in result.stdout
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("No launch files")]
-    assert line.startswith("No launch files: no launcher takes this job (megatron cannot express soft-capped")
+    assert line.startswith("No launch files: no launcher takes this job (megatron cannot express ")
 
 
 def test_a_launcher_that_was_asked_for_must_express_the_model(run, request_args):
@@ -57,5 +57,5 @@ def test_a_launcher_that_was_asked_for_must_express_the_model(run, request_args)
 
 
 def test_the_generic_launcher_that_was_asked_for_says_nothing(run, request_args):
-    result = run("plan", *request_args({**GEMMA, "--launcher": "generic"}), "--no-refine")
+    result = run("plan", *request_args({**NOBODYS, "--launcher": "generic"}), "--no-refine")
     assert result.exit_code == 0 and "No launch files" not in result.stdout
