@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from shardwise.hardware_profiles.calibration import StepTimes
-from shardwise.hardware_profiles.cluster import Cluster
+from shardwise.hardware_profiles.calibration import COVER_SLACK, Calibration, StepTimes
 
 from .model import ModelSpec, RecurrentCore
 from .problem import Problem
+from .strategy import Strategy
 
 if TYPE_CHECKING:
     from .estimate import Traffic
@@ -28,11 +28,36 @@ def calibrated_steps(problem: Problem) -> StepTimes | None:
     return None if calibration is None else calibration.steps_of(model_family(problem.model), problem.runtime.launcher)
 
 
-def beyond_calibration(cluster: Cluster, traffic: Iterable[Traffic]) -> Iterator[str]:
-    """Sentences on collectives that the measurements behind a calibrated profile do not reach, one a kind and tier."""
-    calibration = cluster.calibration
-    if calibration is None or not calibration.collectives:
+def beyond_calibration(problem: Problem, strategy: Strategy, traffic: Iterable[Traffic]) -> Iterator[str]:
+    """Sentences on what the measurements behind a calibrated profile do not reach."""
+    calibration = problem.cluster.calibration
+    if calibration is None:
         return
+    if calibration.collectives:
+        yield from _collectives(calibration, traffic)
+    tokens = strategy.micro_batch_size * problem.workload.sequence_length / strategy.cp
+    yield from _kernels(calibration, "gemm", problem.gemm_dtype, "m", tokens, "rows")
+    keys = float(problem.workload.sequence_length)
+    yield from _kernels(calibration, "attention", problem.attention_kernel, "seq_k", keys, "keys")
+
+
+def _kernels(
+    calibration: Calibration, operation: str, name: str, dimension: str, value: float, unit: str
+) -> Iterator[str]:
+    """A sentence where the calibration knows such kernels but not this one, or not at this size."""
+    mine = [k for k in calibration.kernels if k.operation == operation]
+    known = next((k for k in mine if k.name == name), None)
+    if mine and known is None:
+        yield f"calibration: {operation} {name} was not measured"
+    if known is not None:
+        low, high = known.sizes[dimension]
+        if not low / COVER_SLACK <= value <= high * COVER_SLACK:
+            span = f"{low:g} to {high:g}"
+            yield f"calibration: {operation} {name} is extrapolated to {value:g} {unit} (measured: {span})"
+
+
+def _collectives(calibration: Calibration, traffic: Iterable[Traffic]) -> Iterator[str]:
+    """One sentence a kind and tier."""
     told: set[tuple[str, str]] = set()
     for row in traffic:
         key = (row.collective, row.tier)

@@ -183,7 +183,7 @@ def estimate(problem: Problem, strategy: Strategy) -> Estimate:
         traffic=traffic,
         pools=pools(group, work, share, slow, (dense, expert), messages),
         model_flops_per_step=flops,
-        assumptions=(*assumptions(problem, strategy), *beyond_calibration(problem.cluster, traffic)),
+        assumptions=(*assumptions(problem, strategy), *beyond_calibration(problem, strategy, traffic)),
     )
 
 

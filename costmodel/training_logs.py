@@ -61,38 +61,38 @@ _Made = Callable[[int, re.Match[str]], Step | None]
 _PATTERNS: tuple[tuple[str, re.Pattern[str], _Made], ...] = (
     (
         "megatron",
-        re.compile(r"iteration\s+(\d+)\s*/.*?elapsed time per iteration \(ms\):\s*([\d.]+)(?P<rest>.*)"),
+        re.compile(r"iteration\s+(\d+)\s*/.*?elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?P<rest>.*)"),
         lambda line, m: Step(
             line, int(m[1]), float(m[2]) / 1e3, batch=_found(r"global batch size:\s*(\d+)", m["rest"])
         ),
     ),
     (
         "nemo",
-        re.compile(r"global_step['\":=\s]+([\d.]+).*?train_step_timing in s['\":=\s]+([\d.]+)"),
+        re.compile(r"global_step['\":=\s]+(\d+(?:\.\d+)?).*?train_step_timing in s['\":=\s]+(\d+(?:\.\d+)?)"),
         lambda line, m: Step(line, int(float(m[1])), float(m[2])),
     ),
     (
         "torchtitan",
-        re.compile(r"\bstep:\s*(\d+)\s+loss:.*?\btps:\s*([\d,]+)"),
+        re.compile(r"\bstep:\s*(\d+)\s+loss:.*?\btps:\s*(\d[\d,]*)"),
         lambda line, m: Step(line, int(m[1]), None, tokens_per_s_per_gpu=float(m[2].replace(",", ""))),
     ),
     (
         "deepspeed",
-        re.compile(r"\bsteps:\s*(\d+)\s+loss:.*?\biter time \(s\):\s*([\d.]+)"),
+        re.compile(r"\bsteps:\s*(\d+)\s+loss:.*?\biter time \(s\):\s*(\d+(?:\.\d+)?)"),
         lambda line, m: Step(line, int(m[1]), float(m[2])),
     ),
     (
         "deepspeed",
         re.compile(
-            r"(?:global_step=|\]\s+\d+/)(\d+),\s*RunningAvgSamplesPerSec=[\d.einf]+,\s*CurrSamplesPerSec=([\d.e+]+)"
+            r"(?:global_step=|\]\s+\d+/)(\d+),\s*RunningAvgSamplesPerSec=[\d.einf]+,\s*CurrSamplesPerSec=(\d+(?:\.\d+)?(?:e[+-]?\d{1,3})?)(?=[,\s]|$)"
         ),
         lambda line, m: Step(line, int(m[1]), None, samples_per_s=float(m[2])),
     ),
 )
 _MEMORY = (
-    (re.compile(r"max allocated:\s*([\d.]+)"), float(1 << 20)),
-    (re.compile(r"\bmemory:\s*([\d.]+)GiB"), float(1 << 30)),
-    (re.compile(r"MaxMemAllocated=([\d.]+)GB"), float(1 << 30)),
+    (re.compile(r"max allocated:\s*(\d+(?:\.\d+)?)"), float(1 << 20)),
+    (re.compile(r"\bmemory:\s*(\d+(?:\.\d+)?)GiB"), float(1 << 30)),
+    (re.compile(r"MaxMemAllocated=(\d+(?:\.\d+)?)GB"), float(1 << 30)),
 )
 
 

@@ -27,12 +27,12 @@ _KERNELS = {
 }  # fmt: skip
 _MAMF_ROW = re.compile(r"^\s*\d+\s+(?P<rates>[^@]*)@\s*(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)")
 _MAMF_BEST = re.compile(
-    r"^\s*(?P<stat>mean|median|max)\s*:\s*(?P<rate>[\d.]+)\s*TFLOPS\s*@\s*(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
+    r"^\s*(?P<stat>mean|median|max)\s*:\s*(?P<rate>\d+(?:\.\d+)?)\s*TFLOPS\s*@\s*(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
 )
-_MAMF_RATE = re.compile(r"([\d.]+)\s*(?:\((mean|median|max)\)|TFLOPS)")
+_MAMF_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\((mean|median|max)\)|TFLOPS)")
 _MAMF_DTYPE = re.compile(r"(?:dtype\W+(?:torch\.)?|--dtype[= ])(\w+)", re.IGNORECASE)
 _FLASH_HEAD = re.compile(r"###\s*(causal=.*?)###|###\s*(batch_size=.*?)###")
-_FLASH_ROW = re.compile(r"^\s*(?P<name>[\w-]+)\s+(?P<pass>fwd|bwd):\s*(?P<rate>[\d.]+)(?:\s*TFLOP)?")
+_FLASH_ROW = re.compile(r"^\s*(?P<name>[\w-]+)\s+(?P<pass>fwd|bwd):\s*(?P<rate>\d+(?:\.\d+)?)(?:\s*TFLOP)?")
 _FLASH_HIDDEN = 2048
 """Heads times head dimension in flash-attention's own benchmark."""
 
@@ -176,7 +176,7 @@ def _flash(file: Path, lines: list[str], device: str) -> Iterator[AttentionRow]:
         if found is None or kernel is None:
             continue
         rates = [(found["pass"] == "bwd", float(found["rate"]))]
-        if later := re.search(r",?\s*bwd:\s*([\d.]+)", line[found.end() :]):
+        if later := re.search(r",?\s*bwd:\s*(\d+(?:\.\d+)?)", line[found.end() :]):
             rates.append((True, float(later[1])))
         for backward, rate in rates:
             if rate > 0.0:

@@ -179,7 +179,7 @@ def _is_cell(token: str) -> bool:
 def _bodies(names: tuple[str, ...]) -> list[list[int]]:
     """Indices of the columns of each placement: from one ``time`` column to the next."""
     starts = [i for i, name in enumerate(names) if name == "time" and "algbw" in names[i : i + 3]]
-    return [list(range(a, b)) for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]
+    return [list(range(a, b)) for a, b in zip(starts, [*starts[1:], len(names)], strict=False)]
 
 
 def _timing(cells: list[tuple[str, str | None]]) -> Timing | None:

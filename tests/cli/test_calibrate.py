@@ -94,6 +94,10 @@ def test_what_lies_beyond_the_measurements_is_an_assumption(run, folder, request
     answer = json.loads(run("estimate", *args, "--strategy", "tp=8,zero=1", "--json").stdout)
     told = [a for a in answer["assumptions"] if a.startswith("calibration:")]
     assert any("was not measured" in a for a in told)
+    assert run("calibrate", "--cluster", "dgx-h100", "--gemm", "gemm.csv", "--out", "mine.yaml").exit_code == 0
+    args = request_args({"--cluster": "mine.yaml", "--seq-len": "131072", "--global-batch": "16"})
+    told = json.loads(run("estimate", *args, "--strategy", "tp=8", "--json").stdout)["assumptions"]
+    assert "calibration: gemm bf16 is extrapolated to 131072 rows (measured: 1024 to 16384)" in told
 
 
 def test_a_profile_calibrated_twice_keeps_what_it_knew(run, folder):

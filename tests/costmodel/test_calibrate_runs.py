@@ -82,6 +82,7 @@ def test_intervals_shrink_when_left_out_runs_are_predicted_well():
     assert interval_after(np.zeros(1000), 0.12) < 0.02
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_claim():
     """Fits on five runs that scatter by six per cent about a rate of 0.9: four in five of the others lie inside."""
     inside = []

@@ -82,13 +82,17 @@ def test_large_messages_alone_say_nothing_of_latency():
     assert told["launch_s"] < 0.2 and told["latency_s"] < 0.5
 
 
-# Logs whose numbers do not repeat: the two placements of one size differ by factors of two to twenty (the first), or
-# neighbouring sizes do (the others, of four to seven rows).
-ERRATIC = {"log-aws_p5_2n_allreduce_mpi_tag_excerpt"}
+ERRATIC = "log-aws_p5_2n_allreduce_mpi_tag_excerpt"
+"""Six sizes between which the bus bandwidth leaps by 1.0 to 1.7: three of them do not tell the others."""
+
 BY_LOG = {}
 for _row in LOGS:
     BY_LOG.setdefault((_row.group, _row.system, _row.kind, _row.ranks, _row.nodes), []).append(_row)
-HALVED = sorted(key for key, rows in BY_LOG.items() if len({row.nbytes for row in rows}) >= 4)
+HALVED = sorted(k for k, rows in BY_LOG.items() if k[0] != ERRATIC and len({row.nbytes for row in rows}) >= 4)
+
+
+def test_all_logs_but_one_are_halved():
+    assert len(HALVED) >= 20
 
 
 @pytest.mark.parametrize("key", HALVED, ids=lambda key: f"{key[0]}-{key[3]}")
@@ -100,8 +104,6 @@ def test_half_of_a_published_log_predicts_its_other_half(key):
         train, test = [r for r in rows if r.nbytes in part], [r for r in rows if r.nbytes not in part]
         fitted = fit_cluster(cluster, train)
         medians.append(np.median(np.abs(predict(test, fitted.cluster) / [r.seconds for r in test] - 1.0)))
-    if key[0] in ERRATIC:
-        pytest.xfail("sizes of this log do not tell each other")
     assert max(medians) <= 0.10
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.hardware_profiles.errors import InputError
@@ -157,3 +157,30 @@ def test_names():
     assert [time_unit(t) for t in ("time_us", "latency_ms", "us", "s", "time", "heads_ms")] == [
         1e-6, 1e-3, 1e-6, None, None, None,
     ]  # fmt: skip
+
+
+WHOLE = (
+    "m,n,k,dtype,time_us\n1,2,3,bf16,5\n4,5,6,fp8,7\n",
+    '{"m": 1, "n": 2, "k": 3, "dtype": "bf16", "time_us": 5}\n',
+    "### causal=True, headdim=128, batch_size=2, seqlen=4096 ###\nFlash2 fwd: 300.0 TFLOPs/s, bwd: 2.0 TFLOPs/s\n",
+    "batch,heads,seq,head_dim,causal,time_us\n1,1,1,1,true,5\n",
+    "Dtype: bf16\n 1 | 5.0 TFLOPS @ 1x2x3 | best\n",
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(WHOLE), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_a_damaged_table_is_read_or_refused_never_worse(tmp_path_factory, text, random, damage):
+    letters = list(text)
+    for _ in range(damage):
+        at = random.randrange(len(letters) + 1)
+        letters[at : at + random.randrange(4)] = random.choice(["", "X", "\n", ".", "-", ",", "nan", "1e400", "{", '"'])
+    path = tmp_path_factory.mktemp("damaged") / "table.txt"
+    path.write_text("".join(letters))
+    for read in (read_gemm_table, read_attention_table):
+        try:
+            rows = read(path, "here")
+        except InputError as error:
+            assert "\n" not in str(error)
+        else:
+            assert all(0.0 < row.time_s < float("inf") for row in rows)

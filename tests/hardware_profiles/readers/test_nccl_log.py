@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.readers.nccl_log import kind_of_name, kind_of_program, read_nccl_log
+from shardwise.hardware_profiles.readers.nccl_ranks import Said, settle
 
 from . import printed
 
@@ -288,3 +290,25 @@ def test_a_file_that_is_not_there(tmp_path):
 )  # fmt: skip
 def test_names_of_files_that_speak(name, kind):
     assert kind_of_name(name) == kind
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 6))
+def test_a_damaged_log_is_read_or_refused_never_worse(tmp_path_factory, random, damage):
+    text = list("\n".join(printed.log(ranks=4, sizes=SIZES[:4])))
+    for _ in range(damage):
+        at = random.randrange(len(text))
+        text[at : at + random.randrange(30)] = random.choice(
+            ["", "X", "\n", "9", ".", "-", "e", "[0]", "nan", "\x00", "|"]
+        )
+    path = tmp_path_factory.mktemp("damaged") / "log.txt"
+    path.write_text("".join(text))
+    try:
+        tables = read_nccl_log(path)
+    except InputError as error:
+        assert str(error).startswith(str(path)) and "\n" not in str(error)
+        return
+    for table in tables:
+        assert all(s > 0.0 for point in table.points for s in point.samples_s)
+        with contextlib.suppress(InputError):
+            settle(table, Said(), 8, 8)
