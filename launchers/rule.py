@@ -50,6 +50,8 @@ class Rule:
     check_one: CheckOne | None = None
     values: Values = _no_values
     scope: Scope = "strategy"
+    by_split: bool = False
+    """Whether a strategy with an explicit layer split is judged by ``check_one`` alone; ``check`` judges even ones."""
     fix: str = ""
     """What to do instead, in the same form: asked of rules on the whole problem, which no other strategy satisfies."""
 
@@ -89,7 +91,8 @@ def violations(problem: Problem, strategy: Strategy, rules: Iterable[Rule]) -> l
     found = []
     for rule in rules:
         with np.errstate(divide="ignore"):
-            fine = bool(rule.check(problem, one)[0])
+            given = rule.by_split and strategy.layers_per_stage is not None
+            fine = given or bool(rule.check(problem, one)[0])
         if fine and rule.check_one is not None:
             fine = rule.check_one(problem, strategy)
         if not fine:

@@ -28,7 +28,7 @@ from shardwise.launchers.reading import recognise
 from shardwise.launchers.refusal import judged
 
 from .drawn import drawn_plans
-from .problems import GPT, LLAMA, MIXTRAL, QWEN, fitted, problem
+from .problems import LLAMA, MIXTRAL, QWEN, fitted, problem
 from .samples import WRITERS, sample
 
 
@@ -101,8 +101,9 @@ def test_no_strategies_give_no_answers(launcher: Launcher) -> None:
 
 
 def test_render_refuses_what_the_rules_refuse(launcher: Launcher) -> None:
+    given = sample(launcher.name).problems[0] if launcher.name in WRITERS else {}
     with pytest.raises(InputError, match=r"world-size|write launch files"):
-        launcher.render(problem(GPT, sequence=2048), Strategy(tp=8, dp=2))
+        launcher.render(problem(**given), Strategy(tp=8, dp=2))
 
 
 @pytest.fixture(params=WRITERS)
