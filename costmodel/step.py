@@ -35,6 +35,8 @@ class Load:
     recompute: Array
     stagger: Array
     """Seconds per micro-batch, ``[n]``, that the slowest rank waits for others between its virtual stages."""
+    fill: Array | float = 0.0
+    """Seconds, ``[n]``, that the others of an interleaved pipeline's longest turn take to fill and drain it."""
 
     @property
     def total(self) -> Array:
@@ -72,23 +74,25 @@ def load(group: Group, share: Array) -> Load:
     base = np.sum(parts, axis=0)
     longer = (base + again).max(axis=0) / base.max(axis=0)
     passes = t.forward.sum(axis=0) + t.backward.sum(axis=0) + t.weight.sum(axis=0)
-    stagger = np.take(stagger_s(group, passes), group.key) * longer
-    return Load(parts[0], parts[1], parts[2], again, stagger)
+    stagger, fill = (np.take(x, group.key) * longer for x in turns_s(group, passes))
+    return Load(parts[0], parts[1], parts[2], again, stagger, group.share * fill)
 
 
-def stagger_s(group: Group, seconds: Array) -> Array:
-    """Seconds per micro-batch that uneven virtual stages add to an interleaved steady state, ``[u]``.
+def turns_s(group: Group, seconds: Array) -> tuple[Array, Array]:
+    """What uneven virtual stages add to an interleaved pipeline: to each micro-batch, and to its filling, ``[u]`` each.
 
     Ranks take turns: while one runs its k-th chunk the others run theirs, so a turn lasts as long as its slowest chunk.
-    The turns together exceed the slowest rank's own work unless every turn is paced by that rank. ``seconds``
-    ``[kind, u]``.
+    The turns together exceed the slowest rank's own work unless every turn is paced by that rank. And the last rank
+    cannot begin its k-th turn before the first micro-batch has passed the k-th chunks of all others, for which it has
+    no work of its own: the longest turn's other chunks are idle time. ``seconds`` ``[kind, u]``.
     """
     if group.schedule != "interleaved":
-        return np.zeros(seconds.shape[1])
+        return np.zeros(seconds.shape[1]), np.zeros(seconds.shape[1])
     turns, repeats = np.unique(group.chunks.reshape(group.vpp, -1), axis=0, return_counts=True)
     each = turns.reshape(len(turns), group.pp, -1) @ seconds
     paced = repeats @ each.max(axis=1)
-    return np.asarray(np.maximum(0.0, paced - (group.chunks.sum(axis=0) @ seconds).max(axis=0)))
+    stagger = np.maximum(0.0, paced - (group.chunks.sum(axis=0) @ seconds).max(axis=0))
+    return stagger, (each.sum(axis=1) - each.max(axis=1)).max(axis=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def pipeline_s(group: Group, work: Load, wait: Array, delay: Array) -> Pipeline:
     if others_divisor(group.schedule, group.vpp) is not None:
         waits = 2.0 * (group.pp - 1) * wait
         delays = 2.0 * (group.vpp * group.pp - 1) * delay
-        return Pipeline(busy, idle + m * work.stagger, waits, delays, slow)
+        return Pipeline(busy, np.maximum(idle, work.fill) + m * work.stagger, waits, delays, slow)
     waited = idle_s(group, passes, wait, 0.0)
     return Pipeline(busy, idle, waited - idle, idle_s(group, passes, wait, delay) - waited, slow)
 

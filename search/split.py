@@ -281,7 +281,8 @@ class _Model:
     def _objective(self) -> None:
         """m·slowest + fill·(sum - slowest), as ``schedule.bubble_s``; times ``others_divisor``, so that it is whole.
 
-        Interleaved ranks take turns, each as long as its slowest chunk: all turns together pace the pipeline too.
+        Interleaved ranks take turns, each as long as its slowest chunk: all turns together pace the pipeline too, and
+        the other chunks of the longest turn are idle time (``step.turns_s``).
         """
         rows = self.rows
         slowest = self.model.new_int_var(0, 1 << 40, "slowest")
@@ -299,23 +300,32 @@ class _Model:
                     load += math.floor(again / self.second) * self.again[rank][kind]
             self.model.add(slowest >= load)
             loads.append(load)
-        if self.strategy.schedule == "interleaved":
-            self.model.add(slowest >= sum(self._turns()))
         m = self.strategy.num_microbatches
         self.scale = others_divisor(self.strategy.schedule, self.vpp) or 1
         fill = 0 if self.strategy.schedule == "zb-v" else 1
         self.cost = (m * self.scale - fill) * slowest + fill * sum(loads)
+        if self.strategy.schedule == "interleaved":
+            self.cost = m * self.scale * slowest + self._interleaved_idle(slowest, loads)
         self.model.minimize(self.cost)
 
-    def _turns(self) -> list[cp_model.IntVar]:
-        """The slowest chunk of each turn, nothing recomputed."""
+    def _interleaved_idle(self, slowest: cp_model.IntVar, loads: list[Any]) -> cp_model.IntVar:
+        """Idle time times ``scale``, and the turns that pace the slowest rank; nothing recomputed."""
         rows = self.rows
         ends = {0: float(rows.first_s[0]), len(self.inside) - 1: float(rows.last_s[0])}
-        turns = [self.model.new_int_var(0, 1 << 40, f"turn{k}") for k in range(self.vpp)]
+        idle = self.model.new_int_var(0, 1 << 46, "idle")
+        self.model.add(idle >= sum(loads) - slowest)
+        chunks: list[list[Any]] = [[] for _ in range(self.vpp)]
         for c, inside in enumerate(self.inside):
             seconds = [math.floor(float(rows.time[kind, 0]) / self.second) * inside[kind] for kind in self.kinds]
-            self.model.add(turns[c // self.pp] >= sum(seconds) + math.floor(ends.get(c, 0.0) / self.second))
-        return turns
+            chunks[c // self.pp].append(sum(seconds) + math.floor(ends.get(c, 0.0) / self.second))
+        turns = []
+        for k, turn in enumerate(chunks):
+            longest = self.model.new_int_var(0, 1 << 40, f"turn{k}")
+            self.model.add_max_equality(longest, turn)
+            self.model.add(idle >= self.scale * (sum(turn) - longest))
+            turns.append(longest)
+        self.model.add(slowest >= sum(turns))
+        return idle
 
     def prefer_even(self) -> None:
         """Minimise how far the split is from the even one instead of its time."""

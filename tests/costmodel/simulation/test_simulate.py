@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shardwise.costmodel.estimate import estimate
 from shardwise.costmodel.presets import load_preset
@@ -177,3 +179,24 @@ def test_groups_are_for_interleaving():
     problem, strategy = real("llama-3.1-8b", 64, 256, "pp=4")
     with pytest.raises(InputError, match="microbatch_group"):
         simulate(problem, strategy, microbatch_group=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([(4, 3), (4, 6), (8, 2), (8, 4)]), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_an_interleaved_split_is_never_priced_far_below_what_the_simulation_has(shape, rounds, random):
+    """A search finds every split that is priced too low: chunks one layer apart, in any order."""
+    (pp, vpp), model = shape, cases.gpt(layers=61)
+    chunks = pp * vpp
+    split = [61 // chunks + (i < 61 % chunks) for i in range(chunks)]
+    random.shuffle(split)
+    micro_batches = rounds * pp
+    problem = cases.problem(model, num_gpus=64, batch=64 // pp * micro_batches)
+    strategy = Strategy(
+        pp=pp,
+        vpp=vpp,
+        schedule="interleaved",
+        dp=64 // pp,
+        num_microbatches=micro_batches,
+        layers_per_stage=tuple(split),
+    )
+    assert estimate(problem, strategy).step_time_s >= 0.98 * simulated_step_s(problem, strategy)
