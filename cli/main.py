@@ -15,6 +15,7 @@ from .calibrate import calibrate
 from .estimate import estimate
 from .failures import exit_code_for, remembered_interrupts
 from .listings import clusters, launchers, models, runtimes
+from .place import place
 from .plan import plan
 from .study import study
 from .validate import validate
@@ -74,7 +75,7 @@ def _never_fail_to_print() -> None:
             stream.reconfigure(errors="replace")
 
 
-for _command in (plan, estimate, study, whatif, validate, calibrate, models, clusters, runtimes, launchers):
+for _command in (plan, estimate, place, study, whatif, validate, calibrate, models, clusters, runtimes, launchers):
     cli.add_command(_command)
 
 

@@ -14,11 +14,13 @@ from .failures import say_warning
 from .inputs import Request
 from .options import cases_options, integer, json_option, objective_options, read_wishes, seconds
 from .output import console, prepare_folder, print_json, to_json, write_files
+from .place import allocation_options, find_placement, placement_documents
 from .progress import progress_on_terminal
 from .trace import prepare_trace, print_trace, trace_option, write_trace
 
 if TYPE_CHECKING:
     from shardwise.search.infeasible import NothingFitsError
+    from shardwise.search.placement import Placement
     from shardwise.search.plan import Plan
 
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write launch files and plan.json into DIR."
 )
 @trace_option
+@allocation_options
 @json_option
 @click.pass_context
 def plan(
@@ -79,7 +82,9 @@ def plan(
         "least": read_wishes("--min", least),
         "most": read_wishes("--max", most),
     }
+    where = {name: options.pop(name) for name in ("topology", "topology_name", "nodes", "exclude", "degraded")}
     chosen = context.get_parameter_source("objective") is not click.core.ParameterSource.DEFAULT
+    _check_where(where)
     objective = _objective(chosen, options)
     names = ("top", "pareto", "time_limit", "refine", "trials", "storage", "prefer", "seed")
     search = {name: options.pop(name) for name in names}
@@ -94,7 +99,21 @@ def plan(
         if as_json:
             print_json(error.as_dict())
         raise
-    _show(answer, out, trace, as_json)
+    _show(answer, _placement(answer, where), out, trace, as_json)
+
+
+def _placement(answer: Plan, where: dict[str, Any]) -> Placement | None:
+    """The order of hosts for the plan, where the options say which hosts there are. Raises InputError."""
+    if where["topology"] is None and where["nodes"] is None:
+        return None
+    return find_placement(answer, **where)
+
+
+def _check_where(where: dict[str, Any]) -> None:
+    """Refuse before the search what only an allocation gives a meaning to."""
+    given = next((name for name, value in where.items() if value), None)
+    if given is not None and where["topology"] is None and where["nodes"] is None:
+        raise InputError(f"--{given.replace('_', '-')} goes with --topology FILE or --nodes LIST")
 
 
 def _objective(chosen: bool, options: dict[str, Any]) -> Objective:
@@ -177,21 +196,26 @@ def _refuse_contradictions(request: Request, pins: dict[str, str], error: Nothin
     raise InputError(str(error))
 
 
-def _show(answer: Plan, out: Path | None, trace: Path | None, as_json: bool) -> None:
+def _show(answer: Plan, placement: Placement | None, out: Path | None, trace: Path | None, as_json: bool) -> None:
     """Write the files, then print: what is printed has been written."""
+    from .placement_report import print_placement
     from .plan_report import SCRIPT, print_command, print_no_files, print_plan, print_written
 
     document = answer.as_dict()
-    files = _launch_files(answer, wanted=out is not None)
+    files = _launch_files(answer, placement, wanted=out is not None)
     if out is not None and SCRIPT in files and len(answer.short_list) > 1:
         files |= _benchmark_files(answer)
-    written = [] if out is None else write_files(out, {**files, "plan.json": to_json(document) + "\n"})
+    placed = {} if placement is None or out is None else placement_documents(placement)
+    everything = {**placed, **files, "plan.json": to_json(document) + "\n"}
+    written = [] if out is None else write_files(out, everything)
     simulation = None if trace is None else write_trace(trace, answer.estimate)
     if as_json:
-        print_json(document)
+        print_json(document if placement is None else {**document, "placement": placement.as_dict()})
         return
     terminal = console()
     print_plan(terminal, answer)
+    if placement is not None:
+        print_placement(terminal, placement)
     if out is not None:
         print_written(terminal, out, written)
     elif SCRIPT in files:
@@ -201,10 +225,15 @@ def _show(answer: Plan, out: Path | None, trace: Path | None, as_json: bool) -> 
         print_trace(terminal, trace, simulation)
 
 
-def _launch_files(answer: Plan, wanted: bool) -> dict[str, str]:
-    """The launcher's files; none, with a word on standard error where they are wanted, if it cannot write any."""
+def _launch_files(answer: Plan, placement: Placement | None, wanted: bool) -> dict[str, str]:
+    """The launcher's files, for the hosts of a placement in their order.
+
+    None, with a word on standard error where they are wanted, if the launcher cannot write any.
+    """
+    from shardwise.launchers.base import LaunchSettings
+
     try:
-        return answer.launch()
+        return answer.launch(settings=None if placement is None else LaunchSettings(hosts=placement.hosts))
     except InputError as error:
         if wanted:
             say_warning(f"no launch files: {error}")

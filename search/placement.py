@@ -20,12 +20,12 @@ from shardwise.hardware_profiles.load_topology import load_topology
 from shardwise.hardware_profiles.topology import Topology
 from shardwise.launchers.placement_files import placement_files
 
+from .placement_blocks import arrangements, block_sizes, chains, solve_counts
 from .placement_bound import lower_bound_s
 from .placement_cost import Instance
 from .placement_exact import Classes, solve
 from .placement_fill import starts
 from .placement_job import Job, read_job
-from .placement_stages import arrange, solve_counts
 from .plan import Plan
 from .proof import Clock
 
@@ -40,8 +40,8 @@ PROVEN = 1e-6
 _CLOSE = 1e-4
 """Gap that swaps are not tried for any more."""
 
-_WORK = 6.0
-"""CP-SAT's deterministic time for each model; about as many seconds."""
+_WORK, _HARD_WORK = 1.5, 0.5
+"""CP-SAT's deterministic time for each model, and for one that several searches take turns at; some three seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +228,8 @@ def _search(instance: Instance, stages: int, clock: Clock) -> _Found:
     cost = instance.cost(order)
     found = _Found(order, cost, min(cost, lower_bound_s(instance)), "the sorted order")
     found.offer(instance, starts(instance, stages), "filling domains", clock)
-    if found.gap > PROVEN and not clock.expired:
-        _by_counts(instance, stages, clock, found)
+    for size in block_sizes(instance):
+        _by_counts(instance, size, clock, found)
     if found.gap > PROVEN and not clock.expired:
         answer = solve(instance, found.nodes, _WORK, clock.left_s)
         if answer is not None:
@@ -240,16 +240,17 @@ def _search(instance: Instance, stages: int, clock: Clock) -> _Found:
     return found
 
 
-def _by_counts(instance: Instance, stages: int, clock: Clock, found: _Found) -> None:
-    counts = solve_counts(instance, stages, found.cost, _WORK, clock.left_s)
-    if counts is None:
-        return
-    if counts.nodes is not None:
-        columns = instance.num_slots // stages
-        widths = [width for width in range(1, min(columns, 64) + 1) if columns % width == 0]
-        placed = (arrange(instance, counts.nodes, width) for width in widths)
-        found.offer(instance, placed, "nodes by stage by CP-SAT", clock)
-    found.raise_bound(counts.bound_s)
+def _by_counts(instance: Instance, size: int, clock: Clock, found: _Found) -> None:
+    """Without what goes from block to block first, then with it."""
+    for chained, work in ((False, _WORK), (True, _HARD_WORK)):
+        if found.gap <= PROVEN or clock.expired or (chained and not chains(instance, size)):
+            return
+        counts = solve_counts(instance, size, found.cost, work, clock.left_s, chained=chained)
+        if counts is None:
+            return
+        if counts.nodes is not None:
+            found.offer(instance, arrangements(instance, counts.nodes), "nodes by block by CP-SAT", clock)
+        found.raise_bound(counts.bound_s)
 
 
 def _swaps(instance: Instance, found: _Found, most: int = 2000) -> Iterable[IntArray]:

@@ -10,7 +10,6 @@ each.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +45,7 @@ def least_seconds(instance: Instance, index: int) -> tuple[float, ...]:
     least = least_shape(instance, index)
     seconds = instance.seconds(index, (least.spans, least.crossing))
     g = instance.groups[index]
-    if instance.fabric.inside or g.family != "ring":
+    if instance.fabric.inside or g.family != "ring" or len(least.spans) == 1:
         return seconds
     # Inside a rack-scale domain a tree is a chain by node, so an all-reduce over more domains may take fewer steps.
     more = np.arange(least.spans[0], g.size + 1)
@@ -92,8 +91,7 @@ def least_level(instance: Instance, g: Groups, level: int) -> tuple[float, float
     rest = nodes % m
     most = np.cumsum(np.sort(nodes)[::-1])
     spanned = float(np.searchsorted(most, m) + 1)
-    each = _least_sent(g, m, rest)
-    load = least_busiest(each / capacity, rest, spare)
+    load = least_busiest(g, m, nodes, capacity, spare)
     if spanned == 1.0 and rest.sum() <= spare:
         return 1.0, load
     if g.family == "all-to-all":
@@ -105,16 +103,16 @@ def least_level(instance: Instance, g: Groups, level: int) -> tuple[float, float
 
 
 def tiles(g: Groups, num_slots: int) -> bool:
-    """Whether the groups cut the slots into equal parts: each slot in as many rows, members alike."""
+    """Whether the groups cut the slots into equal parts: each slot in one row, with as many members everywhere."""
     m = g.slots_each
-    if num_slots % m:
+    if num_slots % m or not g.width:
         return False
     sets = {tuple(row) for row in np.sort(g.rows, axis=1)}
     return len(sets) == len(g.rows) and len(sets) * m == num_slots
 
 
 def _least_sent(g: Groups, m: int, rest: NDArray[np.int64]) -> Array:
-    """What a domain sends at least when its nodes are ``rest`` over a multiple of ``m``."""
+    """What a domain sends at least when the nodes it uses are ``rest`` over a multiple of ``m``."""
     lanes = float(g.lanes.min())
     if g.family == "all-to-all":
         width = g.size / m
@@ -122,11 +120,17 @@ def _least_sent(g: Groups, m: int, rest: NDArray[np.int64]) -> Array:
     return np.where(rest > 0, lanes, 0.0)
 
 
-def least_busiest(loads: Array, rest: NDArray[np.int64], spare: int) -> float:
-    """The busiest domain's load when ``spare`` nodes may stay unused where they hurt most."""
-    if spare <= 0:
-        return float(loads.max(initial=0.0))
-    for value in itertools.chain((0.0,), np.unique(loads)):
-        if rest[loads > value].sum() <= spare:
-            return float(value)
-    return float(loads.max(initial=0.0))
+def least_busiest(g: Groups, m: int, nodes: NDArray[np.int64], capacity: Array, spare: int) -> float:
+    """The busiest domain's load when ``spare`` nodes stay unused where that helps most."""
+    drops = np.arange(min(spare, m - 1, int(nodes.max())) + 1)
+    left = nodes[:, None] - drops[None, :]
+    loads = np.where(left >= 0, _least_sent(g, m, left % m) / capacity[:, None], np.inf)
+    best = np.minimum.accumulate(loads, axis=1)  # with up to so many nodes unused
+    values = np.unique(best)
+    low, high = 0, len(values) - 1
+    while low < high:  # the least value that unused nodes can bring every domain down to
+        middle = (low + high) // 2
+        within = best <= values[middle]
+        reached = bool(within.any(axis=1).all()) and int(within.argmax(axis=1).sum()) <= spare
+        low, high = (low, middle) if reached else (middle + 1, high)
+    return float(values[low])

@@ -56,11 +56,10 @@ class Groups:
     inner_spans: tuple[float, ...]
     inner_crossing: tuple[float, ...]
     load: Array
-
-    @property
-    def slots_each(self) -> int:
-        """Slots of one group."""
-        return len(np.unique(self.rows[0]))
+    slots_each: int
+    """Slots of the group that is on most."""
+    width: int
+    """Members of a group on each of its slots, where that is the same everywhere; else 0."""
 
 
 _FAMILIES = {"all_to_all": "all-to-all", "p2p": "p2p"}
@@ -248,7 +247,10 @@ def make_groups(fabric: Fabric, num_slots: int, family: str, size: int, stride: 
     both = np.stack([first, second], axis=1)
     pairs, pair_lanes = np.unique(both // node, axis=0, return_counts=True)
     spans, crossing, load = _inside(fabric, family, ranks, both, num_slots)
-    return Groups(family, size, stride, rows, lanes, pairs, pair_lanes, spans, crossing, load)
+    members = np.unique(np.arange(len(rows))[:, None] * num_slots + rows, return_counts=True)
+    slots_each = int(np.bincount(members[0] // num_slots).max())
+    width = int(members[1][0]) if np.all(members[1] == members[1][0]) else 0
+    return Groups(family, size, stride, rows, lanes, pairs, pair_lanes, spans, crossing, load, slots_each, width)
 
 
 def _inside(
@@ -259,7 +261,7 @@ def _inside(
     crossing: list[float] = []
     load = np.ones(num_slots)
     ones = np.ones(len(ranks), dtype=np.int64)
-    whole = Groups(family, ranks.shape[1], 1, ranks, ones, pairs, ones, (), (), load)
+    whole = Groups(family, ranks.shape[1], 1, ranks, ones, pairs, ones, (), (), load, 0, 0)
     for tier in fabric.tiers[: fabric.inside]:
         crossing.append(float(load.max()))
         if family == "p2p":

@@ -1,25 +1,23 @@
 """The placement problem for CP-SAT: slots to classes of nodes, with the cost model's own times as a table.
 
 Nodes under the same switches with links of the same rate form a class; which of them a slot gets does not matter. For
-every kind of groups the solver picks one option: how many runs, how few members together and how much load it may have
-at each level, at the seconds that the cost model says. Options that could not be part of a better placement than the
-best one known, by the lower bounds of everything else, are left out before. Seconds are whole numbers of a billionth of
-that placement's, rounded down, so the solver's bound is a bound.
+every kind of groups the solver picks one option (``placement_options``) and holds the placement to its limits. Seconds
+are whole numbers of a billionth of the best known placement's, rounded down, so the solver's bound is a bound.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .placement_bound import Least, least_seconds, least_shape
 from .placement_cost import Groups, Instance
+from .placement_options import UNITS, Option, objective, options_for
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -27,14 +25,8 @@ if TYPE_CHECKING:
 IntArray = NDArray[np.int64]
 Array = NDArray[np.float64]
 
-MOST_CELLS = 1 << 15
-"""Slots times classes, beyond which a model is too large to prove anything in seconds."""
-
-MOST_OPTIONS = 4096
-"""Options of one kind of groups."""
-
-_UNITS = 1_000_000_000
-_COEFFICIENT = 1 << 16
+MOST_CELLS = 1 << 8
+"""Slots times classes, beyond which the model proves no more than that of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +37,22 @@ class Answer:
     bound_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """What one kind of groups may do, spans and load per level and the busiest node's crossing; seconds per user."""
+def solver_of(work_limit: float, seconds_limit: float | None, turns: bool) -> cp_model.CpSolver:
+    """A solver that answers the same on any machine, but for a limit in seconds.
 
-    spans: tuple[float, ...]
-    load: tuple[float, ...]
-    nic: float
-    seconds: tuple[float, ...]
+    ``turns``: several ways of searching take turns in one thread: slower to start, better where a proof is hard.
+    """
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 8 if turns else 1
+    solver.parameters.interleave_search = turns
+    solver.parameters.linearization_level = 2
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = work_limit
+    if seconds_limit is not None:
+        solver.parameters.max_time_in_seconds = seconds_limit
+    return solver
 
 
 def solve(instance: Instance, known: IntArray, work_limit: float, seconds_limit: float | None = None) -> Answer | None:
@@ -67,20 +67,15 @@ def solve(instance: Instance, known: IntArray, work_limit: float, seconds_limit:
         return None
     most = instance.cost(known)
     moving = [index for index, g in enumerate(instance.groups) if g.slots_each > 1]
-    options = options_for(instance, moving, most * (1.0 + 1e-12))
+    options = options_for(instance, moving, most * (1.0 + 1e-12), spans_apart=instance.num_slots * 64)
     if options is None:
         return None
-    model = _Model(cp_model.CpModel(), instance, classes, most / _UNITS)
+    model = _Model(cp_model.CpModel(), instance, classes, most / UNITS)
     for index, choice in options.items():
         model.add_groups(index, choice)
-    model.minimise(options)
+    model.cp.minimize(objective(model.cp, instance, options, model.chosen, model.unit))
     model.hint(known)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = work_limit
-    if seconds_limit is not None:
-        solver.parameters.max_time_in_seconds = seconds_limit
+    solver = solver_of(work_limit, seconds_limit, turns=False)
     status = solver.solve(model.cp)
     if status == cp_model.INFEASIBLE:  # nothing is better than what was known
         return Answer(None, most)
@@ -106,153 +101,6 @@ class Classes:
         _, first, of_node, size = np.unique(keys, axis=0, return_index=True, return_inverse=True, return_counts=True)
         domain = tuple(np.asarray(level)[first] for level in fabric.domains)
         return cls(of_node.ravel(), size, domain, fabric.nic[first])
-
-
-def options_for(instance: Instance, indices: Iterable[int], most: float) -> dict[int, list[Option]] | None:
-    """Options of entries of ``groups`` that could be part of a placement of ``most`` exposed seconds or less.
-
-    None where there are too many.
-    """
-    least = [least_seconds(instance, index) for index in range(len(instance.groups))]
-    out: dict[int, list[Option]] = {}
-    for index in indices:
-        found = _options_of(instance, index, least, most)
-        if found is None:
-            return None
-        out[index] = found
-    return out
-
-
-def _options_of(instance: Instance, index: int, least: list[tuple[float, ...]], most: float) -> list[Option] | None:
-    g, shape = instance.groups[index], least_shape(instance, index)
-    levels = len(instance.fabric.domains) - 1
-    columns = [_loads(instance, index, level, shape, least, most) for level in range(levels)]
-    nics = _nics(instance, g, shape)
-    spans = [s for s in itertools.product(*(_spans(g, shape.spans[instance.fabric.inside + j]) for j in range(levels)))
-             if all(a >= b for a, b in itertools.pairwise(s))]  # fmt: skip
-    count = len(spans) * math.prod(map(len, columns)) * len(nics)
-    if count > 64 * MOST_OPTIONS:
-        return None
-    rows = list(itertools.product(spans, itertools.product(*columns), nics))
-    times = _times(instance, index, rows)
-    exposed = _exposed(instance, index, least, times)
-    kept = [at for at in range(len(rows)) if exposed[at] <= most]
-    found = [Option(rows[at][0], rows[at][1], rows[at][2], tuple(float(t[at]) for t in times)) for at in kept]
-    found = _undominated(g, found)
-    return found if len(found) <= MOST_OPTIONS else None
-
-
-def _spans(g: Groups, least: float) -> list[float]:
-    """Values that the spans of a level can have."""
-    if g.family == "p2p":
-        return [span for span in (1.0, 2.0) if span >= least]
-    if g.family == "all-to-all":
-        width = g.size // g.slots_each
-        return [g.size / (width * c) for c in range(g.slots_each, 0, -1) if g.size / (width * c) >= least - 1e-9]
-    return [float(r) for r in range(1, g.slots_each + 1) if r >= least]
-
-
-def _nics(instance: Instance, g: Groups, shape: Least) -> list[float]:
-    """Values that the busiest node's crossing can have."""
-    fabric = instance.fabric
-    least = shape.crossing[fabric.inside]
-    if not fabric.inside or np.all(fabric.nic == 1.0):
-        return [least]
-    load = np.ones(1) if g.family == "p2p" else np.unique(g.load)
-    values = np.unique(load[:, None] / np.unique(fabric.nic)[None])
-    return [float(v) for v in values if v >= least - 1e-12]
-
-
-def _loads(
-    instance: Instance, index: int, level: int, shape: Least, least: list[tuple[float, ...]], most: float
-) -> list[float]:
-    """Values that the busiest uplink of a level can have, only the largest of those that take the same time."""
-    g, capacity = instance.groups[index], instance.capacity[level]
-    tier = instance.fabric.inside + level + 1
-    if g.family == "p2p":
-        values = np.unique(1.0 / instance.fabric.uplink[level])
-        values = np.unique(np.concatenate([[1.0], values]))
-    else:
-        top = _ring_top(g, capacity)
-        values = np.unique(np.concatenate([[0.0], (top[:, None] / capacity[None]).ravel()]))
-    values = values[values >= shape.crossing[tier] - 1e-12]
-    if len(values) > 1 << 14:
-        values = values[:: -(-len(values) // (1 << 14))]
-    spans = tuple(np.full(len(values), s) for s in shape.spans)
-    crossing = tuple(values if k == tier else np.full(len(values), c) for k, c in enumerate(shape.crossing))
-    if spans[tier - 1][0] == 1.0:  # what crosses counts only with more than one domain
-        spans = tuple(
-            np.full(len(values), 2.0) if instance.fabric.inside <= k < tier else s for k, s in enumerate(spans)
-        )
-    times = instance.many_seconds(index, spans, crossing)
-    fits = _exposed(instance, index, least, _floored(times, least[index])) <= most
-    fits[0] = True
-    kept: dict[tuple[float, ...], float] = {}
-    for at in np.flatnonzero(fits):
-        kept[tuple(float(t[at]) for t in times)] = float(values[at])
-    return sorted(kept.values())
-
-
-def _floored(times: list[Array], least: tuple[float, ...]) -> list[Array]:
-    """Times for the pruning of one level alone: other levels may still be at their least."""
-    return [np.minimum(t, t - t[0] + floor) for t, floor in zip(times, least, strict=True)]
-
-
-def _ring_top(g: Groups, capacity: Array) -> Array:
-    """Loads that groups can put on one domain."""
-    if g.family == "all-to-all":
-        width, m = g.size // g.slots_each, g.slots_each
-        each = np.unique([c * (m - c) * width * width / g.size for c in range(m + 1)]) * float(g.lanes.min())
-        sums = np.array([0.0])
-        for _ in range(4):  # few groups stand in part in one domain of a good placement
-            sums = np.unique(np.round((sums[:, None] + each[None]).ravel(), 9))
-        return sums
-    unit = float(np.gcd.reduce(g.lanes))
-    return np.asarray(np.arange(1, 1 + min(4096, int(g.lanes @ np.ones(len(g.lanes)) * g.size / unit))) * unit)
-
-
-def _times(instance: Instance, index: int, rows: list[tuple[Any, Any, float]]) -> list[Array]:
-    g, fabric = instance.groups[index], instance.fabric
-    count = len(rows)
-    spans = [np.full(count, s) for s in g.inner_spans]
-    crossing = [np.full(count, c) for c in g.inner_crossing]
-    crossing.append(np.array([row[2] for row in rows]))
-    for level in range(len(fabric.domains) - 1):
-        spans.append(np.array([row[0][level] for row in rows]))
-        crossing.append(np.array([row[1][level] for row in rows]))
-    spans.append(np.ones(count))
-    return instance.many_seconds(index, tuple(spans), tuple(crossing))
-
-
-def _exposed(instance: Instance, index: int, least: list[tuple[float, ...]], times: list[Array]) -> Array:
-    """Exposed seconds with the given times for one entry of ``groups`` and the least ones for all others."""
-    totals: list[Array | float] = [0.0] * len(instance.pools)
-    for other, users in enumerate(instance.users):
-        values: Sequence[Any] = times if other == index else least[other]
-        for (p, _), seconds in zip(users, values, strict=True):
-            totals[p] = totals[p] + seconds
-    return np.asarray(sum(pool.exposed_s(t) for pool, t in zip(instance.pools, totals, strict=True)))
-
-
-def _undominated(g: Groups, options: list[Option]) -> list[Option]:
-    """Options that no other allows everything of in no more time."""
-    if len(options) > 600:
-        return options
-
-    def limits(o: Option) -> tuple[float, ...]:
-        return (*o.spans, *o.load, o.nic)
-
-    kept = []
-    for o in options:
-        better = (p for p in options if p is not o)
-        if not any(
-            all(a >= b for a, b in zip(limits(p), limits(o), strict=True))
-            and all(a <= b for a, b in zip(p.seconds, o.seconds, strict=True))
-            and (limits(p) != limits(o) or p.seconds != o.seconds)
-            for p in better
-        ):
-            kept.append(o)
-    return kept
 
 
 @dataclass(slots=True)
@@ -366,16 +214,16 @@ class _Model:
         self._hold_loads(loads, level, options, picks, 1.0)
 
     def _hold_members(self, g: Groups, level: int, options: list[Option], picks: list[Any]) -> None:
-        m = g.slots_each
-        width = g.size // m
+        width = g.width or 1
+        m = g.size // width
         fewest = [round(g.size / o.spans[level] / width) for o in options]
         loads: list[list[Any]] = [[] for _ in self.instance.capacity[level]]
         table = [c * (m - c) for c in range(m + 1)]
         least = sum(f * p for f, p in zip(fewest, picks, strict=True))
         for row, lanes in zip(g.rows.tolist(), g.lanes.tolist(), strict=True):
-            slots = sorted(set(row))
+            slots = Counter(row)
             for domain in range(len(loads)):
-                here = [self.within(slot, level, domain) for slot in slots]
+                here = [count // width * self.within(slot, level, domain) for slot, count in slots.items()]
                 count, some = self.cp.new_int_var(0, m, ""), self.cp.new_bool_var("")
                 self.cp.add(count == sum(here))
                 self.cp.add(count <= m * some)
@@ -393,53 +241,6 @@ class _Model:
             if terms:
                 most = [math.floor(o.load[level] * capacity / each + 1e-6) for o in options]
                 self.cp.add(sum(terms) <= sum(m * p for m, p in zip(most, picks, strict=True)))
-
-    def minimise(self, options: dict[int, list[Option]]) -> None:
-        """Exposed seconds: pools of one kind of groups straight from the option, others from the sum of their times."""
-        instance = self.instance
-        fixed = [least_seconds(instance, i) if i not in options else [] for i in range(len(instance.groups))]
-        objective: list[Any] = []
-        for p, pool in enumerate(instance.pools):
-            constant, terms = 0.0, []
-            for index, users in enumerate(instance.users):
-                for at, (q, _) in enumerate(users):
-                    if q == p and index in options:
-                        terms.append((index, at))
-                    elif q == p:
-                        constant += fixed[index][at]
-            groups = {index for index, _ in terms}
-            if len(groups) <= 1:
-                objective += self._single(pool, constant, terms, options)
-            else:
-                objective.append(self._joint(pool, constant, terms, options))
-        self.cp.minimize(sum(objective))
-
-    def _single(
-        self, pool: Any, constant: float, terms: list[tuple[int, int]], options: dict[int, list[Option]]
-    ) -> list[Any]:
-        if not terms:
-            return [math.floor(float(pool.exposed_s(constant)) / self.unit)]
-        index = terms[0][0]
-        out = []
-        for pick, option in zip(self.chosen[index], options[index], strict=True):
-            seconds = constant + sum(option.seconds[at] for _, at in terms)
-            out.append(math.floor(float(pool.exposed_s(seconds)) / self.unit) * pick)
-        return out
-
-    def _joint(self, pool: Any, constant: float, terms: list[tuple[int, int]], options: dict[int, list[Option]]) -> Any:
-        """The exposed time of a pool is the larger of two lines in the sum of its times."""
-        total = math.floor(constant / self.unit) + sum(
-            math.floor(option.seconds[at] / self.unit) * pick
-            for index, at in terms
-            for pick, option in zip(self.chosen[index], options[index], strict=True)
-        )
-        exposed = self.cp.new_int_var(0, 1 << 32, "")
-        gain = 1.0 - pool.slowdown
-        flat = math.floor(pool.repeat * (1.0 - gain * pool.hidden_share) * _COEFFICIENT)
-        steep, room = math.floor(pool.repeat * _COEFFICIENT), math.ceil(pool.repeat * gain * pool.room_s / self.unit)
-        self.cp.add(_COEFFICIENT * exposed >= flat * total)
-        self.cp.add(_COEFFICIENT * exposed >= steep * total - _COEFFICIENT * room)
-        return exposed
 
     def hint(self, nodes: IntArray) -> None:
         """Start from a known placement."""

@@ -23,6 +23,7 @@ _HOMES = {
     "ModelSpec": "costmodel.model",
     "NothingFitsError": "search.infeasible",
     "Objective": "search.objective",
+    "Placement": "search.placement",
     "Plan": "search.plan",
     "Problem": "costmodel.problem",
     "Proof": "search.proof",
@@ -38,6 +39,8 @@ _HOMES = {
     "estimate": "search.planner",
     "load_cluster": "hardware_profiles.load_cluster",
     "load_runtime": "costmodel.runtime",
+    "load_topology": "hardware_profiles.load_topology",
+    "place": "search.placement",
     "plan": "search.planner",
     "read_launch": "launchers.reading",
     "review": "search.review",
@@ -57,9 +60,11 @@ if TYPE_CHECKING:
     from shardwise.hardware_profiles.cluster import Cluster
     from shardwise.hardware_profiles.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError
     from shardwise.hardware_profiles.load_cluster import load_cluster
+    from shardwise.hardware_profiles.load_topology import load_topology
     from shardwise.launchers.reading import read_launch
     from shardwise.search.infeasible import NothingFitsError
     from shardwise.search.objective import Objective
+    from shardwise.search.placement import Placement, place
     from shardwise.search.plan import Plan
     from shardwise.search.planner import estimate, plan
     from shardwise.search.proof import Proof
@@ -75,6 +80,7 @@ __all__ = [
     "ModelSpec",
     "NothingFitsError",
     "Objective",
+    "Placement",
     "Plan",
     "Problem",
     "Proof",
@@ -90,6 +96,8 @@ __all__ = [
     "estimate",
     "load_cluster",
     "load_runtime",
+    "load_topology",
+    "place",
     "plan",
     "read_launch",
     "review",
