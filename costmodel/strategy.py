@@ -238,6 +238,9 @@ class Strategies:
 
     def take(self, where: NDArray[Any]) -> Strategies:
         """The rows that a boolean mask or an index array selects."""
+        return self._chosen(np.flatnonzero(where) if where.dtype == np.bool_ else where)
+
+    def _chosen(self, where: NDArray[Any] | slice) -> Strategies:
         rows = Strategies.__new__(Strategies)  # the arrays are of the right types and agree already
         for name in DIMENSIONS:
             setattr(rows, name, getattr(self, name)[where])
@@ -247,6 +250,10 @@ class Strategies:
     def replace(self, **arrays: Any) -> Strategies:
         """The same strategies with some fields changed."""
         return Strategies(**{**{name: getattr(self, name) for name in DIMENSIONS}, **arrays})
+
+    def between(self, start: int, stop: int) -> Strategies:
+        """Consecutive rows, as views."""
+        return self._chosen(slice(start, stop))
 
     @property
     def edp(self) -> NDArray[np.int64]:
@@ -260,14 +267,15 @@ class Strategies:
 
     def distinct(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Index of one strategy for each distinct combination of the named fields, and each strategy's combination."""
-        code = np.zeros(len(self), dtype=np.int64)
+        code, size = np.zeros(len(self), dtype=np.int64), 1
         for name in names if len(self) else ():
             column = getattr(self, name)
             if column.min() != column.max():  # most columns of a small group are constant
-                values, index = np.unique(column, return_inverse=True)
-                code = code * len(values) + index
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        return first, inverse
+                index, count = _numbered(column)
+                code, size = code * count + index, size * count
+                if size > _TABLE:
+                    code, size = _numbered(code)
+        return _first_of(code, size)
 
     @classmethod
     def of(cls, strategies: Iterable[Strategy]) -> Strategies:
@@ -288,6 +296,34 @@ class Strategies:
     def empty(cls) -> Strategies:
         """No strategies."""
         return cls(tp=np.empty(0, dtype=np.int64))
+
+
+_TABLE = 1 << 20
+"""Codes up to this are numbered by a table, which is quicker than sorting them."""
+
+
+def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
+    """The rank of each value among the distinct ones, ``[n]``, and how many there are."""
+    if column.dtype == np.bool_:
+        return column.astype(np.int64), 2
+    if column.dtype.kind == "f" or int(column.min()) < 0 or int(column.max()) > _TABLE:
+        values, index = np.unique(column, return_inverse=True)
+        return index, len(values)
+    present = np.zeros(int(column.max()) + 1, dtype=np.int64)
+    present[column] = 1
+    rank = np.cumsum(present)
+    return (rank - 1)[column], int(rank[-1])
+
+
+def _first_of(code: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """``numpy.unique``'s first index and inverse of codes below ``size``."""
+    if size > max(256, 8 * len(code)):
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return first, inverse
+    first = np.full(size, -1, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    there = first >= 0
+    return first[there], (np.cumsum(there) - 1)[code]
 
 
 def enum_code(field: str, value: str) -> int:

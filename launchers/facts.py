@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
+from shardwise.costmodel.memo import Last
 from shardwise.costmodel.model import AttentionCore, LayerKind, ModelSpec, RecurrentCore
 from shardwise.costmodel.problem import Problem
 
@@ -36,7 +36,7 @@ class Facts:
 
 def model_facts(problem: Problem) -> Facts:
     """The facts of the problem's model."""
-    return _facts(problem.model, problem.workload.train_mtp)
+    return _FACTS(problem.model, problem.workload.train_mtp)
 
 
 def used_kinds(model: ModelSpec, train_mtp: bool) -> tuple[LayerKind, ...]:
@@ -50,7 +50,6 @@ def is_mla(kind: LayerKind) -> bool:
     return kind.mixer is not None and kind.mixer.kind.startswith("mla")
 
 
-@lru_cache(maxsize=64)
 def _facts(model: ModelSpec, train_mtp: bool) -> Facts:
     kinds = used_kinds(model, train_mtp)
     cores = [k.mixer.core for k in kinds if k.mixer]
@@ -73,6 +72,9 @@ def _facts(model: ModelSpec, train_mtp: bool) -> Facts:
         has_expert_bias=any(m.expert.bias for m in moes),
         mtp_layers=len(model.mtp) if train_mtp else 0,
     )
+
+
+_FACTS = Last(_facts)
 
 
 def _distinct(values: Iterable[int]) -> tuple[int, ...]:

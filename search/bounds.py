@@ -18,7 +18,18 @@ from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
 from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.schedule import others_divisor
-from shardwise.costmodel.step import FULL, Group, Load, Totals, dp_exposed_s, hides_steadily, parameters, step_s, totals
+from shardwise.costmodel.step import (
+    FULL,
+    Group,
+    Load,
+    Totals,
+    gradients_exposed,
+    hides_steadily,
+    parameters,
+    step_s,
+    totals,
+    windows,
+)
 from shardwise.costmodel.strategy import Strategies
 
 from .rows import KindRows, kind_rows
@@ -335,29 +346,12 @@ def _exposed(rows: KindRows, window: Array, longest: Array, rest: Totals, shares
     """Data parallel traffic that a rank of ``window`` seconds cannot hide, with the most buckets up to ``longest``."""
     none = np.zeros((1, len(longest)))
     stage = Load((window * shares[0])[None], (window * shares[1])[None], none, none, none[0])
-    buckets = most_layers(rows, longest) + rows.num_mtp
-    out = np.zeros(len(longest))
-    for count in np.unique(buckets):
-        at = np.flatnonzero(buckets == count)
-        out[at] = _exposed_with(rows, stage, at, rest, max(1.0, float(count)))
-    return out
+    buckets = np.maximum(1.0, most_layers(rows, longest) + rows.num_mtp)
+    alone = windows(stage, np.zeros(len(longest), dtype=np.int64))
+    return np.asarray(sum(gradients_exposed(rows.group, *alone, rest.gradients, buckets).values()))
 
 
 def most_layers(rows: KindRows, longest: Array) -> Array:
     """Layers that a rank can hold within ``longest`` seconds, ``[n]``."""
     least = rows.time[rows.used].min(axis=0)
     return np.asarray(np.floor(np.minimum(longest / least, float(rows.layers.sum())) + 1e-9))
-
-
-def _exposed_with(rows: KindRows, windows: Load, at: Ints, rest: Totals, buckets: float) -> Array:
-    group = rows.group
-    counts = np.zeros((1, group.counts.shape[1]))
-    counts[0, 0] = buckets
-    few = replace(
-        group, strategies=group.strategies.take(at), key=group.key[at], counts=counts,
-        ranks=np.zeros(1, dtype=np.int64), repeats=np.ones(1),
-    )  # fmt: skip
-    w = windows
-    load = Load(w.forward[:, at], w.backward[:, at], w.weight[:, at], w.recompute[:, at], w.stagger[at])
-    times = {phase: seconds[at] for phase, seconds in rest.gradients.items()}
-    return dp_exposed_s(few, load, np.zeros(len(at), dtype=np.int64), times)
