@@ -12,6 +12,7 @@ from .calibrated import beyond_calibration, calibrated_steps, model_family
 from .evaluate import capacity_bytes, single_group
 from .exposed import Pool, pools
 from .flops import MFU_CONVENTION, model_flops_per_token
+from .outside import totals
 from .problem import Array, Problem
 from .splits import check_split
 from .step import (
@@ -26,7 +27,6 @@ from .step import (
     recompute_share,
     step_s,
     tied_embedding_bytes,
-    totals,
 )
 from .strategy import Strategy
 from .traffic import selective_comms

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .layers import LayerTable, distinct, layer_table
+from .layers import LayerTable, distinct, layer_columns
 from .least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
+from .outside import Totals, totals_together
 from .problem import Array, Ints, Problem
 from .splits import chunk_counts
 from .step import (
     SELECTIVE,
     Group,
     Load,
-    Totals,
     dp_exposed_s,
     hides_steadily,
     load,
@@ -24,7 +25,6 @@ from .step import (
     parameters,
     recompute_share,
     step_s,
-    totals,
 )
 from .strategy import SCHEDULES, Strategies, Strategy
 
@@ -56,11 +56,13 @@ def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:
     """
     n = len(strategies)
     out = {name: np.zeros(n) for name in ("step", "bound", "peak")}
-    for where, group in groups(problem, strategies):
+    parts = list(groups(problem, strategies))
+    held = [parameters(group) for _, group in parts]
+    for (where, group), (dense, expert), rest in zip(
+        parts, held, totals_together(strategies, parts, held) if parts else (), strict=True
+    ):
         share = recompute_share(group)
         work = load(group, share)
-        dense, expert = parameters(group)
-        rest = totals(group, dense, expert)
         out["step"][where] = sum(step_s(group, work, rest)[0].values())
         out["bound"][where] = _bound_s(group, work, rest.scaled(_mean(group, dense), _mean(group, expert)))
         out["peak"][where] = np.asarray(sum(memory_parts(group, share).values())).max(axis=0)
@@ -73,16 +75,17 @@ def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Gro
     if not len(strategies):
         return
     keys, inverse = distinct(strategies)
-    table = layer_table(problem, keys)
+    table = layer_columns(problem).of(keys)
     code = (strategies.pp * (int(strategies.vpp.max()) + 1) + strategies.vpp) * len(SCHEDULES) + strategies.schedule
     order = np.argsort(code, kind="stable")
     edges = np.flatnonzero(np.diff(code[order])) + 1
-    for where in np.split(order, edges):
-        part = strategies.take(where)
+    ordered, key = strategies.take(order), inverse[order]
+    for start, stop in pairwise([0, *edges.tolist(), len(order)]):
+        where, part = order[start:stop], ordered.between(start, stop)
         pp, vpp, schedule = int(part.pp[0]), int(part.vpp[0]), SCHEDULES[part.schedule[0]]
         chunks = chunk_counts(problem, pp, vpp, schedule)
         counts, ranks, repeats = _representatives(chunks.sum(axis=0))
-        yield where, Group(problem, table, part, inverse[where], counts, ranks, repeats, pp, vpp, schedule, chunks)
+        yield where, Group(problem, table, part, key[start:stop], counts, ranks, repeats, pp, vpp, schedule, chunks)
 
 
 def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
@@ -95,7 +98,7 @@ def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
 def single_group(problem: Problem, strategy: Strategy, table: LayerTable | None = None) -> Group:
     """A group of one strategy on every pipeline rank, its explicit layer split honoured; ``table`` if it is known."""
     s, pp, vpp = Strategies.of([strategy]), strategy.pp, strategy.vpp
-    table, key = table or layer_table(problem, s), np.zeros(1, dtype=np.int64)
+    table, key = table or layer_columns(problem).of(s), np.zeros(1, dtype=np.int64)
     chunks = chunk_counts(problem, pp, vpp, strategy.schedule, strategy.layers_per_stage)
     ranks = np.arange(pp)
     return Group(problem, table, s, key, chunks.sum(axis=0), ranks, np.ones(pp), pp, vpp, strategy.schedule, chunks)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .memo import Last
 from .model import Extra, LayerKind, Linear, Split
 from .operators import (
     Pass,
@@ -28,6 +29,9 @@ from .problem import Array, Ints, Problem
 from .recompute import selective_recompute
 from .strategy import Strategies, Strategy
 from .traffic import BACKWARD, FORWARD, Comm, Geometry, layer_comms, selective_comms
+
+_MOST_COLUMNS = 50_000
+"""Columns that ``LayerColumns`` remembers, about: bounds memory."""
 
 PARTS = ("gemm", "attention", "elementwise", "head_loss", "host", "tp_comm", "cp_comm", "ep_comm", "activation_offload")
 _COMM_PART = {"tp": "tp_comm", "cp": "cp_comm", "ep": "ep_comm", "etp": "ep_comm"}
@@ -74,6 +78,12 @@ class LayerTable:
         """Row of one multi-token-prediction layer, its head and loss included."""
         return int(self.forward.shape[1]) - 1
 
+    def take(self, columns: Ints) -> LayerTable:
+        """The columns that an index array selects."""
+        rest = {name: getattr(self, name)[..., columns] for name in _STACKED}
+        comms = tuple(tuple(comm.take(columns) for comm in kind) for kind in self.comms)
+        return LayerTable(**rest, comms=comms, geometry=self.geometry.take(columns))
+
 
 def key_of(strategy: Strategy) -> tuple[object, ...]:
     """What a strategy's layer table depends on, for one model, workload, cluster and runtime."""
@@ -86,6 +96,30 @@ def distinct(strategies: Strategies) -> tuple[Strategies, Ints]:
     return strategies.take(first), inverse
 
 
+class LayerColumns:
+    """The layer tables of one problem: what was costed once is not costed again."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._tables: list[LayerTable] = []
+        self._known: dict[bytes, tuple[int, int]] = {}
+        """Table and column of each distinct key."""
+
+    def of(self, keys: Strategies) -> LayerTable:
+        """``layer_table`` of distinct strategies."""
+        codes = [row.tobytes() for row in np.stack([getattr(keys, n) for n in _KEY], axis=1, dtype=np.float64)]
+        places = [self._known.get(code, (-1, -1)) for code in codes]
+        tables = {table for table, _ in places}
+        if len(tables) == 1 and -1 not in tables:
+            return self._tables[tables.pop()].take(np.array([column for _, column in places]))
+        if len(self._known) > _MOST_COLUMNS:
+            self._tables, self._known = [], {}
+        table = layer_table(self._problem, keys)
+        self._known |= {code: (len(self._tables), column) for column, code in enumerate(codes)}
+        self._tables.append(table)
+        return table
+
+
 def layer_table(problem: Problem, strategies: Strategies) -> LayerTable:
     """Cost every layer kind of the model under every given strategy."""
     g = Geometry.of(problem, strategies)
@@ -96,6 +130,10 @@ def layer_table(problem: Problem, strategies: Strategies) -> LayerTable:
     parts = {name: np.moveaxis(stack[name], 0, 1) for name in ("forward", "backward", "weight")}
     rest = {name: value for name, value in stack.items() if name not in parts}
     return LayerTable(**parts, **rest, comms=tuple(r.comms for r in rows), geometry=g)
+
+
+layer_columns = Last(LayerColumns)
+"""The columns of the problem that was last asked about."""
 
 
 @dataclass(slots=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar, TypeVarTuple, Unpack
+from typing import Generic, TypeVar, TypeVarTuple
 
 Result = TypeVar("Result")
 Inputs = TypeVarTuple("Inputs")
 
 
-class Last(Generic[Unpack[Inputs], Result]):
+class Last(Generic[*Inputs, Result]):
     """A pure function that keeps the result for its last inputs, known by identity.
 
     One search asks thousands of times about one problem: hashing its model each time would cost more than most answers.
     """
 
-    def __init__(self, function: Callable[[Unpack[Inputs]], Result]) -> None:
+    def __init__(self, function: Callable[[*Inputs], Result]) -> None:
         self._function = function
-        self._last: tuple[tuple[Unpack[Inputs]], Result] | None = None
+        self._last: tuple[tuple[*Inputs], Result] | None = None
 
-    def __call__(self, *inputs: Unpack[Inputs]) -> Result:
+    def __call__(self, *inputs: *Inputs) -> Result:
         """The function's result."""
         last = self._last
         if last is not None and all(a is b for a, b in zip(last[0], inputs, strict=True)):

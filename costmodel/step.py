@@ -7,6 +7,7 @@ layer split, so a rank's load is one matrix product with the layer table.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from .operators import stream_rate
 from .problem import Array, Ints, Problem
 from .schedule import bubble_s, in_flight, others_divisor
 from .strategy import Strategies
+
+if TYPE_CHECKING:
+    from .outside import Totals
 
 _OPTIMIZER_STATE_BYTES = {"adam": 8.0, "adam_bf16_moments": 4.0, "adam_8bit": 2.0, "muon": 4.0, "sgd": 4.0}
 """Moments per parameter: two FP32 for Adam, two BF16, two 8-bit, one FP32 for Muon and SGD with momentum."""
@@ -249,13 +253,14 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     return out
 
 
-def gradient_times(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
+def gradient_times(group: Group, dense: Array, expert: Array, number: Ints | None = None) -> dict[str, Array]:
     """Seconds of all data-parallel collectives by the pass they may hide under, unhidden: ``[n]`` each.
 
-    Strategies with the same degrees must have the same parameters: one of them is timed for all.
+    Strategies with the same degrees (and the same ``number``) must have the same parameters: one of them is timed for
+    all.
     """
     s = group.strategies
-    first, inverse = s.distinct(("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches"))
+    first, inverse = s.distinct(("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches"), number)
     few = replace(group, strategies=s.take(first), key=group.key[first])
     times = gradient_times_each(few, dense[first], expert[first])
     return {phase: seconds[inverse] for phase, seconds in times.items()}
@@ -444,31 +449,6 @@ def tied_embedding_s(group: Group) -> Array:
         return np.zeros(len(s))
     stride = s.tp * s.cp * s.dp * (group.pp - 1)
     return problem.cluster.collective_time_s("all_reduce", tied_embedding_bytes(group), np.full(len(s), 2), stride)
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What a step costs beyond the pipeline, for the rank that holds most parameters, ``[n]`` each."""
-
-    dense: Array
-    expert: Array
-    p2p: Array
-    """One message over a stage boundary."""
-    gradients: dict[str, Array]
-    tied: Array
-
-    def scaled(self, dense: Array, expert: Array) -> Totals:
-        """The same for a rank with fewer parameters. Collective time is concave in bytes, so this never overstates."""
-        ratio = np.minimum(1.0, (dense + expert) / np.maximum(1.0, self.dense + self.expert))
-        times = {phase: seconds * ratio for phase, seconds in self.gradients.items()}
-        return replace(self, dense=dense, expert=expert, gradients=times)
-
-
-def totals(group: Group, dense: Array, expert: Array) -> Totals:
-    """Traffic of a step outside the layers, for parameters ``[rank, n]``."""
-    most = np.argmax(dense + expert, axis=0)[None]
-    d, e = (np.take_along_axis(x, most, axis=0)[0] for x in (dense, expert))
-    return Totals(d, e, p2p_s(group), gradient_times(group, d, e), tied_embedding_s(group))
 
 
 def step_s(group: Group, work: Load, rest: Totals) -> tuple[dict[str, Array], Ints]:

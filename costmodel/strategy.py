@@ -265,11 +265,16 @@ class Strategies:
         """Accelerators used."""
         return self.tp * self.cp * self.dp * self.pp
 
-    def distinct(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Index of one strategy for each distinct combination of the named fields, and each strategy's combination."""
+    def distinct(
+        self, names: Sequence[str], number: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Index of one strategy for each distinct combination of the named fields, and each strategy's combination.
+
+        ``number``, where given, is one more field.
+        """
         code, size = np.zeros(len(self), dtype=np.int64), 1
-        for name in names if len(self) else ():
-            column = getattr(self, name)
+        columns = [getattr(self, name) for name in names] + ([] if number is None else [number])
+        for column in columns if len(self) else ():
             if column.min() != column.max():  # most columns of a small group are constant
                 index, count = _numbered(column)
                 code, size = code * count + index, size * count

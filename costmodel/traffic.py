@@ -39,6 +39,13 @@ class Comm:
     hidden_share: Array | float = 0.0
     room_s: Array | float = 0.0
 
+    def take(self, index: Ints) -> Comm:
+        """The same for the strategies that an index array selects."""
+        room = self.room_s[index] if isinstance(self.room_s, np.ndarray) else self.room_s
+        share = self.hidden_share[index] if isinstance(self.hidden_share, np.ndarray) else self.hidden_share
+        arrays = (self.nbytes[index], self.size[index], self.stride[index], self.count[index])
+        return Comm(self.parallelism, self.collective, self.phase, *arrays, self.hide, share, room)
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -63,6 +70,11 @@ class Geometry:
         both = s.cp_comm == CP_COMMS.index("a2a+p2p")
         inner = np.where(a2a, s.cp, np.where(both, s.ulysses, 1))
         return cls(s, tokens, tokens / shards, inner.astype(np.float64), (s.cp // inner).astype(np.float64))
+
+    def take(self, index: Ints) -> Geometry:
+        """The same for the strategies that an index array selects."""
+        arrays = (self.tokens, self.sharded_tokens, self.inner, self.ring)
+        return Geometry(self.strategies.take(index), *(x[index] for x in arrays))
 
 
 def layer_comms(problem: Problem, kind: LayerKind, g: Geometry) -> Iterator[Comm]:

@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
+from shardwise.costmodel.outside import Totals, totals
 from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.schedule import others_divisor
 from shardwise.costmodel.step import (
     FULL,
     Group,
     Load,
-    Totals,
     gradients_exposed,
     hides_steadily,
     parameters,
     step_s,
-    totals,
     windows,
 )
 from shardwise.costmodel.strategy import Strategies

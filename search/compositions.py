@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.costmodel.evaluate import groups
+from shardwise.costmodel.outside import totals
 from shardwise.costmodel.problem import Array, Problem
-from shardwise.costmodel.step import Group, gradient_times_each, totals
+from shardwise.costmodel.step import Group, gradient_times_each
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .bounds import Stage, fill_weight, most_layers, slowest_of, slowest_stage_s
