@@ -17,13 +17,14 @@ class Last(Generic[*Inputs, Result]):
 
     def __init__(self, function: Callable[[*Inputs], Result]) -> None:
         self._function = function
-        self._last: tuple[tuple[*Inputs], Result] | None = None
+        self._last: tuple[tuple[object, ...], Result] | None = None
 
     def __call__(self, *inputs: *Inputs) -> Result:
         """The function's result."""
+        asked: tuple[object, ...] = inputs
         last = self._last
-        if last is not None and all(a is b for a, b in zip(last[0], inputs, strict=True)):
+        if last is not None and all(a is b for a, b in zip(last[0], asked, strict=True)):
             return last[1]
         result = self._function(*inputs)
-        self._last = (inputs, result)
+        self._last = (asked, result)
         return result
