@@ -80,7 +80,7 @@ class LayerTable:
 
     def take(self, columns: Ints) -> LayerTable:
         """The columns that an index array selects."""
-        rest = {name: getattr(self, name)[..., columns] for name in _STACKED}
+        rest = {name: np.ascontiguousarray(getattr(self, name)[..., columns]) for name in _STACKED}
         comms = tuple(tuple(comm.take(columns) for comm in kind) for kind in self.comms)
         return LayerTable(**rest, comms=comms, geometry=self.geometry.take(columns))
 
@@ -127,7 +127,8 @@ def layer_table(problem: Problem, strategies: Strategies) -> LayerTable:
     head = _head_row(problem, g)
     rows += [_embedding_row(problem, g), head, _mtp_row(problem, g, rows, head)]
     stack = {name: np.stack([getattr(r, name) for r in rows], axis=0) for name in _STACKED}
-    parts = {name: np.moveaxis(stack[name], 0, 1) for name in ("forward", "backward", "weight")}
+    # Of one layout however they came about: sums in another order could differ in their last bit.
+    parts = {name: np.ascontiguousarray(np.moveaxis(stack[name], 0, 1)) for name in ("forward", "backward", "weight")}
     rest = {name: value for name, value in stack.items() if name not in parts}
     return LayerTable(**parts, **rest, comms=tuple(r.comms for r in rows), geometry=g)
 

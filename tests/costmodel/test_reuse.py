@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -60,6 +60,19 @@ def test_remembered_layer_tables_are_those_made_anew(asked):
     for strategies in asked:
         keys, _ = distinct(Strategies.of(strategies))
         _same(columns.of(keys), layer_table(PROBLEM, keys))
+
+
+@settings(max_examples=25)
+@given(MANY, MANY)
+def test_what_is_remembered_changes_no_bit_of_an_answer(before, strategies):
+    fresh = replace(PROBLEM)
+    many = Strategies.of(strategies)
+    expected = evaluate(fresh, many)
+    other = replace(PROBLEM)
+    evaluate(other, Strategies.of([*before, *strategies]))
+    got = evaluate(other, many)
+    for field in fields(got):
+        assert np.array_equal(getattr(got, field.name), getattr(expected, field.name)), field.name
 
 
 def _same(one: LayerTable, other: LayerTable) -> None:
