@@ -90,9 +90,11 @@ def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Gro
 
 def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
     """One pipeline rank for each distinct load: the earliest, which has most micro-batches in flight."""
-    _, first, repeats = np.unique(counts, axis=0, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return counts[first[order]], first[order], repeats[order].astype(float)
+    rows: dict[bytes, list[int]] = {}
+    for rank, row in enumerate(counts):
+        rows.setdefault(row.tobytes(), []).append(rank)
+    first = np.array([ranks[0] for ranks in rows.values()])
+    return counts[first], first, np.array([float(len(ranks)) for ranks in rows.values()])
 
 
 def single_group(problem: Problem, strategy: Strategy, table: LayerTable | None = None) -> Group:

@@ -6,6 +6,7 @@ layer split, so a rank's load is one matrix product with the layer table.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -92,9 +93,10 @@ def turns_s(group: Group, seconds: Array) -> tuple[Array, Array]:
     """
     if group.schedule != "interleaved":
         return np.zeros(seconds.shape[1]), np.zeros(seconds.shape[1])
-    turns, repeats = np.unique(group.chunks.reshape(group.vpp, -1), axis=0, return_counts=True)
-    each = turns.reshape(len(turns), group.pp, -1) @ seconds
-    paced = repeats @ each.max(axis=1)
+    turns = Counter(map(tuple, group.chunks.reshape(group.vpp, -1).tolist()))
+    alike = sorted(turns)
+    each = np.array(alike).reshape(len(alike), group.pp, -1) @ seconds
+    paced = np.array([turns[turn] for turn in alike]) @ each.max(axis=1)
     stagger = np.maximum(0.0, paced - (group.chunks.sum(axis=0) @ seconds).max(axis=0))
     return stagger, (each.sum(axis=1) - each.max(axis=1)).max(axis=0)
 

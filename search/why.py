@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.evaluate import capacity_bytes, evaluate
@@ -19,7 +20,7 @@ from .axes import SWITCHES
 from .bounds import split_bounds
 from .closing import best_split
 from .exact import Found, take_opened
-from .opening import Opened, can_fit, open_candidates
+from .opening import Candidates, Opened, can_fit, open_candidates
 from .plan import Binding, Notch
 from .proof import TOLERANCE
 
@@ -129,18 +130,18 @@ def _beyond(found: Found, name: str, value: int) -> list[int]:
 def _gather(found: Found, best: Estimate, groups: list[Ints]) -> _Evidence | None:
     """Open the most promising candidates of every question at once."""
     c = found.candidates
-    known = np.unique(np.concatenate([o.parent for o in found.opened])) if found.opened else np.empty(0, dtype=np.int64)
+    known = _marked(c, [o.parent for o in found.opened])
     likely = [_likely(found, rows, known) for rows in groups]
-    every = np.unique(np.concatenate(likely)) if likely else np.empty(0, dtype=np.int64)
-    roomy = every
+    every = roomy = np.flatnonzero(_marked(c, likely))
     if len(every):
         roomy = every[can_fit(found.space, c.strategies.take(every))]
-        chosen = np.unique(np.concatenate([rows[np.isin(rows, roomy)][:_LOOK] for rows in likely]))
+        room = _marked(c, [roomy])
+        chosen = np.flatnonzero(_marked(c, [rows[room[rows]][:_LOOK] for rows in likely]))
         take_opened(found, open_candidates(found.space, c, chosen))
     if not found.opened:
         return None
     opened = Opened.concatenate(found.opened)
-    opened = opened.take(np.isin(opened.parent, np.unique(np.concatenate(groups))))
+    opened = opened.take(_marked(c, groups)[opened.parent])
     opened = opened.take(np.argsort(opened.bound_s, kind="stable"))
     return _Evidence(opened, _floors(found, opened, 2.0 * best.step_time_s), np.setdiff1d(every, roomy), {})
 
@@ -157,12 +158,20 @@ def _floors(found: Found, opened: Opened, limit_s: float) -> Array:
     return floors
 
 
-def _likely(found: Found, rows: Ints, known: Ints) -> Ints:
+def _likely(found: Found, rows: Ints, known: NDArray[np.bool_]) -> Ints:
     """The first unopened of some candidates (sorted by bound) whose bound is under the best of them that fits."""
     c = found.candidates
     least = float(c.step_s[rows[c.fits[rows]]].min(initial=math.inf))
     rows = rows[c.bound_s[rows] < least]
-    return rows[~np.isin(rows, known)][: 4 * _LOOK]
+    return rows[~known[rows]][: 4 * _LOOK]
+
+
+def _marked(candidates: Candidates, groups: list[Ints]) -> NDArray[np.bool_]:
+    """Which candidates some group of indices names."""
+    out = np.zeros(len(candidates), dtype=np.bool_)
+    for rows in groups:
+        out[rows] = True
+    return out
 
 
 def _answer(found: Found, best: Estimate, q: _Question, evidence: _Evidence | None) -> Notch:

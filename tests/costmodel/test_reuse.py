@@ -43,7 +43,7 @@ def some(draw: st.DrawFn) -> Strategy:
 MANY = st.lists(some(), min_size=1, max_size=12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(MANY)
 def test_many_at_once_cost_what_each_costs_alone(strategies):
     together = evaluate(PROBLEM, Strategies.of(strategies))
@@ -53,7 +53,7 @@ def test_many_at_once_cost_what_each_costs_alone(strategies):
             assert np.allclose(getattr(together, field.name)[i], getattr(alone, field.name)[0], rtol=1e-12, atol=0.0)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(MANY, min_size=1, max_size=4))
 def test_remembered_layer_tables_are_those_made_anew(asked):
     columns = LayerColumns(PROBLEM)
@@ -62,7 +62,7 @@ def test_remembered_layer_tables_are_those_made_anew(asked):
         _same(columns.of(keys), layer_table(PROBLEM, keys))
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(MANY, MANY)
 def test_what_is_remembered_changes_no_bit_of_an_answer(before, strategies):
     fresh = replace(PROBLEM)
