@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Makes environments with the real Megatron-Core and DeepSpeed, and with Accelerate, and names their interpreters in
-# SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON and SHARDWISE_ACCELERATE_PYTHON. Source it.
+# Makes an environment with the real Megatron-Core and DeepSpeed, and one with Accelerate and nanotron, and names their
+# interpreters in SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON, SHARDWISE_ACCELERATE_PYTHON and
+# SHARDWISE_NANOTRON_PYTHON. Source it.
 #
-# The first is an environment of its own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU and no
-# Triton: the runners in tests/launchers/validators stand in for the kernels.
+# They are environments of their own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU
+# and no Triton: the runners in tests/launchers/validators stand in for the kernels.
 
 megatron_venv=${MEGATRON_VENV:-$PWD/.venvs/megatron}
 # A CPU build of torch; 3.11 is the oldest Python with a wheel of everything.
@@ -33,4 +34,11 @@ if ! "$accelerate_venv/bin/python" -c 'import accelerate, torch, transformers' >
     torch==2.13.0 transformers==5.24.0 accelerate==1.15.0
 fi
 
+# The one package of nanotron. Its own list of requirements has kernels that need a GPU.
+if ! "$accelerate_venv/bin/python" -c 'import importlib.metadata as m; m.version("nanotron")' >/dev/null 2>&1; then
+  "$accelerate_venv/bin/pip" install --quiet --disable-pip-version-check dacite einops
+  "$accelerate_venv/bin/pip" install --quiet --disable-pip-version-check --no-deps nanotron==0.4
+fi
+
 export SHARDWISE_ACCELERATE_PYTHON=$accelerate_venv/bin/python
+export SHARDWISE_NANOTRON_PYTHON=$accelerate_venv/bin/python
