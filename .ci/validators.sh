@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes an environment with the real Megatron-Core and DeepSpeed, and one with Accelerate and nanotron, and names their
-# interpreters in SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON, SHARDWISE_ACCELERATE_PYTHON and
-# SHARDWISE_NANOTRON_PYTHON. Source it.
+# Makes an environment with the real Megatron-Core and DeepSpeed, one with torchtitan, and one with Accelerate and
+# nanotron, and names their interpreters in SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON,
+# SHARDWISE_TORCHTITAN_PYTHON, SHARDWISE_ACCELERATE_PYTHON and SHARDWISE_NANOTRON_PYTHON. Source it.
 #
 # They are environments of their own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU
 # and no Triton: the runners in tests/launchers/validators stand in for the kernels.
@@ -24,6 +24,15 @@ if ! "$megatron_venv/bin/python" -c 'import importlib.metadata as m; m.version("
   "$megatron_venv/bin/pip" install --quiet --disable-pip-version-check deepspeed==0.19.8
 fi
 
+# torchtitan pins a data library and others that the environment above has no room for.
+torchtitan_venv=${TORCHTITAN_VENV:-$PWD/.venvs/torchtitan}
+if ! "$torchtitan_venv/bin/python" -c 'import importlib.metadata as m; assert m.version("torchtitan") == "0.3.0"' >/dev/null 2>&1; then
+  "$megatron_python" -m venv "$torchtitan_venv"
+  "$torchtitan_venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0
+  "$torchtitan_venv/bin/pip" install --quiet --disable-pip-version-check torchtitan==0.3.0
+fi
+
+export SHARDWISE_TORCHTITAN_PYTHON=$torchtitan_venv/bin/python
 export SHARDWISE_MEGATRON_PYTHON=$megatron_venv/bin/python
 export SHARDWISE_DEEPSPEED_PYTHON=$megatron_venv/bin/python
 

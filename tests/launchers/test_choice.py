@@ -91,9 +91,15 @@ def test_the_default_runtimes_of_a_launcher_lead_to_it(runtime: str) -> None:
 
 
 def test_a_runtime_that_no_launcher_writes_for() -> None:
-    choice = choose(LLAMA, runtime="torchtitan")
-    assert names(choice) == ("generic", "torchtitan")
-    assert choice.reason == NO_FILES + "no launcher writes for the framework of runtime torchtitan"
+    choice = choose(LLAMA, runtime="jax")
+    assert names(choice) == ("generic", "jax")
+    assert choice.reason == NO_FILES + "no launcher writes for the framework of runtime jax"
+
+
+@pytest.mark.parametrize("runtime", ["torchtitan", "torchtitan-2025"])
+def test_a_runtime_of_torchtitan_leads_to_it(runtime: str) -> None:
+    choice = choose(LLAMA, runtime=runtime)
+    assert names(choice) == ("torchtitan", runtime) and choice.reason is None
 
 
 def test_a_runtime_may_be_given_as_an_object() -> None:
