@@ -19,6 +19,7 @@ _CAPABILITIES: dict[str, Values] = {
     "zero": (2, 3),
     "recompute_layers": (-1,),
     "offload_optimizer": (0.0,),
+    "offload_activations": (False,),
     "dp_overlap": (True,),
     "ep_overlap": (False,),
 }
