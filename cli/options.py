@@ -158,7 +158,11 @@ def _problem_options(command: F, gpus: Callable[[F], F], dtype: Callable[[F], F]
         gpus,
         click.option("--global-batch", required=required, type=integer, help="Sequences per optimizer step."),
         click.option("--seq-len", required=required, type=integer, help="Tokens per sequence."),
-        click.option("--launcher", metavar="NAME", help="Framework to write for.  [default: one that has the model]"),
+        click.option(
+            "--launcher",
+            metavar="NAME",
+            help="Framework to write for; plan: any compares them all.  [default: one that has the model]",
+        ),
         click.option("--runtime", metavar="NAME|FILE", help="Framework release.  [default: the launcher's]"),
         dtype,
         click.option(

@@ -12,6 +12,7 @@ from shardwise.search.objective import Objective
 
 from .failures import say_warning
 from .inputs import Request
+from .launcher_report import ANY, show_comparison
 from .options import cases_options, integer, json_option, objective_options, read_wishes, seconds
 from .output import console, prepare_folder, print_json, to_json, write_files
 from .place import allocation_options, find_placement, placement_documents
@@ -20,6 +21,7 @@ from .trace import prepare_trace, print_trace, trace_option, write_trace
 
 if TYPE_CHECKING:
     from shardwise.search.infeasible import NothingFitsError
+    from shardwise.search.launcher_comparison import LauncherComparison
     from shardwise.search.placement import Placement
     from shardwise.search.plan import Plan
 
@@ -88,10 +90,16 @@ def plan(
     objective = _objective(chosen, options)
     names = ("top", "pareto", "time_limit", "refine", "trials", "storage", "prefer", "seed")
     search = {name: options.pop(name) for name in names}
-    request = Request.read(**options)
+    every = options["launcher"] == ANY
+    request = Request.read(**{**options, "launcher": None} if every else options)
     if out is not None:
         prepare_folder(out)
     prepare_trace(trace)
+    if every:
+        if trace is not None:
+            raise InputError(f"--trace {trace}: shows one plan: name its launcher instead of --launcher any")
+        show_comparison(_search_every(request, wishes, objective, search), out, as_json)
+        return
     try:
         answer = _search(request, wishes, objective, **search)
     except NothingFitsError as error:
@@ -136,7 +144,31 @@ def _objective(chosen: bool, options: dict[str, Any]) -> Objective:
     )
 
 
-def _search(
+def _search(request: Request, wishes: dict[str, dict[str, str]], objective: Objective, **search: Any) -> Plan:
+    from shardwise.search.planner import plan as find
+
+    asked = _asked(request, wishes, objective, **search)
+    with progress_on_terminal() as progress:
+        return find(
+            request.model,
+            request.cluster,
+            request.workload,
+            launcher=request.named_launcher,
+            progress=progress,
+            **asked,
+        )
+
+
+def _search_every(
+    request: Request, wishes: dict[str, dict[str, str]], objective: Objective, search: dict[str, Any]
+) -> LauncherComparison:
+    from shardwise.search.launcher_comparison import compare_launchers
+
+    asked = _asked(request, wishes, objective, **search)
+    return compare_launchers(request.model, request.cluster, request.workload, **asked)
+
+
+def _asked(
     request: Request,
     wishes: dict[str, dict[str, str]],
     objective: Objective,
@@ -149,39 +181,32 @@ def _search(
     storage: str | None,
     prefer: str,
     seed: int,
-) -> Plan:
-    from shardwise.search.planner import plan as find
+) -> dict[str, Any]:
+    """The options of ``shardwise.plan`` that the command line's mean."""
     from shardwise.search.refine import DEFAULT_TRIALS
     from shardwise.search.storage import check_storage
 
     if storage is not None and not refine:
         raise InputError("--storage keeps the trials of the refinement: leave out --no-refine")
     check_storage(storage)
-
-    with progress_on_terminal() as progress:
-        return find(
-            request.model,
-            request.cluster,
-            request.workload,
-            num_gpus=request.gpus,
-            dtypes=request.dtypes,
-            objective=objective,
-            memory_margin=request.memory_margin,
-            runtime=request.named_runtime,
-            launcher=request.named_launcher,
-            pins=wishes["pins"],
-            bans=wishes["bans"],
-            least=wishes["least"],
-            most=wishes["most"],
-            top=top,
-            pareto_points=pareto or 0,
-            time_limit_s=time_limit,
-            refine_trials=(trials or DEFAULT_TRIALS) if refine else 0,
-            storage=storage,
-            prefer=prefer,
-            seed=seed,
-            progress=progress,
-        )
+    return {
+        "num_gpus": request.gpus,
+        "dtypes": request.dtypes,
+        "objective": objective,
+        "memory_margin": request.memory_margin,
+        "runtime": request.named_runtime,
+        "pins": wishes["pins"],
+        "bans": wishes["bans"],
+        "least": wishes["least"],
+        "most": wishes["most"],
+        "top": top,
+        "pareto_points": pareto or 0,
+        "time_limit_s": time_limit,
+        "refine_trials": (trials or DEFAULT_TRIALS) if refine else 0,
+        "storage": storage,
+        "prefer": prefer,
+        "seed": seed,
+    }
 
 
 def _refuse_contradictions(request: Request, pins: dict[str, str], error: NothingFitsError) -> None:

@@ -143,6 +143,12 @@ def text_line(out: Console, text: str) -> None:
     out.print(text, markup=False, soft_wrap=True)
 
 
+_TEXT_COLUMNS = frozenset(
+    {"launcher", "part", "rank", "parallelism", "collective", "tier", "layout", "change", "why", "dimension"}
+)
+"""Columns of words, which stand left."""
+
+
 def new_table(title: str, *columns: str) -> Table:
     """A table whose first column is text and whose numbers stand right."""
     from rich.box import SIMPLE_HEAD

@@ -20,6 +20,7 @@ _HOMES = {
     "Estimate": "costmodel.estimate",
     "InfeasibleError": "hardware_profiles.errors",
     "InputError": "hardware_profiles.errors",
+    "LauncherComparison": "search.launcher_comparison",
     "ModelSpec": "costmodel.model",
     "NothingFitsError": "search.infeasible",
     "Objective": "search.objective",
@@ -36,6 +37,7 @@ _HOMES = {
     "UnknownNameError": "hardware_profiles.errors",
     "Workload": "costmodel.workload",
     "calibrate": "costmodel.calibrate",
+    "compare_launchers": "search.launcher_comparison",
     "estimate": "search.planner",
     "load_cluster": "hardware_profiles.load_cluster",
     "load_runtime": "costmodel.runtime",
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from shardwise.hardware_profiles.load_topology import load_topology
     from shardwise.launchers.reading import read_launch
     from shardwise.search.infeasible import NothingFitsError
+    from shardwise.search.launcher_comparison import LauncherComparison, compare_launchers
     from shardwise.search.objective import Objective
     from shardwise.search.placement import Placement, place
     from shardwise.search.plan import Plan
@@ -77,6 +80,7 @@ __all__ = [
     "Estimate",
     "InfeasibleError",
     "InputError",
+    "LauncherComparison",
     "ModelSpec",
     "NothingFitsError",
     "Objective",
@@ -93,6 +97,7 @@ __all__ = [
     "UnknownNameError",
     "Workload",
     "calibrate",
+    "compare_launchers",
     "estimate",
     "load_cluster",
     "load_runtime",
