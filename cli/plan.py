@@ -96,6 +96,8 @@ def plan(
         prepare_folder(out)
     prepare_trace(trace)
     if every:
+        if where["topology"] is not None or where["nodes"] is not None:
+            raise InputError("--topology and --nodes place one plan: name its launcher instead of --launcher any")
         if trace is not None:
             raise InputError(f"--trace {trace}: shows one plan: name its launcher instead of --launcher any")
         show_comparison(_search_every(request, wishes, objective, search), out, as_json)

@@ -15,7 +15,7 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .base import Launcher, get_launcher
 
-PREFERENCE = ("megatron", "megatron-deepspeed", "accelerate", "nanotron", "torchtitan")
+PREFERENCE = ("megatron", "megatron-deepspeed", "accelerate", "nanotron", "torchtitan", "deepspeed")
 """Launchers that write files, in the order in which they are tried."""
 
 NO_FILES = "launcher generic, which writes no files: "
