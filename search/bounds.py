@@ -133,13 +133,13 @@ def _mean_with_memory_s(rows: KindRows) -> Array:
     pp, used = rows.group.pp, rows.used
     seconds, held = _ends(rows, pp)
     lost = (1.0 + rows.fragmentation) * rows.flight.T
-    room = (
-        rows.capacity - rows.fixed[:, None] - held - (1.0 + rows.fragmentation) * rows.workspace[used].min(0)[:, None]
-    )
+    room = rows.capacity - rows.fixed[:, None] - held
+    fits = (room >= 0.0).all(axis=1)
+    # A rank at an end of the model may have no layer, and then no workspace for one.
+    room = np.maximum(0.0, room - (1.0 + rows.fragmentation) * rows.workspace[used].min(0)[:, None])
     count = rows.copies * rows.layers[used].astype(float)
     full = rows.group.strategies.recompute == FULL
     kept = np.where(full, np.minimum(rows.saved[used], rows.boundary[used]), rows.saved[used])
-    fits = (room >= 0.0).all(axis=1)
     for weight in (np.ones_like(room), 1.0 / lost):
         need = sum(
             n * (weight * (rows.state[k][:, None] + lost * each[:, None])).min(axis=1)

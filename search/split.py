@@ -46,8 +46,9 @@ def splittable(problem: Problem, launcher: Launcher, strategy: Strategy) -> bool
     if strategy.pp == 1:
         return False
     even = even_split(problem.model.num_layers, strategy.pp * strategy.vpp)
-    odd = (even[0] + 1, even[1] - 1, *even[2:])
-    return not launcher.violations(problem, replace(strategy, layers_per_stage=odd))
+    # Stages of one layer each: only those at the ends may have none.
+    odd = [(even[0] + 1, even[1] - 1, *even[2:]), (even[0] - 1, even[1] + 1, *even[2:])]
+    return any(not launcher.violations(problem, replace(strategy, layers_per_stage=split)) for split in odd)
 
 
 def one_number(problem: Problem, launcher: Launcher, strategy: Strategy) -> bool:

@@ -282,3 +282,14 @@ def test_recomputation_uses_the_fewest_layers_that_fit():
         if s.recompute == "full" and opened.fits[i] and s.recompute_layers > 1:
             fewer = replace(s, recompute_layers=s.recompute_layers - 1)
             assert not evaluate(p, Strategies.of([fewer])).fits[0]
+
+
+@pytest.mark.parametrize("pp", [2, 3])
+def test_an_end_of_the_model_without_a_layer_may_be_all_that_fits(pp):
+    p = problem(dense_model(3, 256, 2), gpus=pp, batch=4, sequence=2048, memory_gib=0.7, **QUIET)
+    base = Strategy(pp=pp, num_microbatches=4)
+    answers = [estimate(p, s) for s in every_split(p, launcher("megatron"), base, uniform=True)]
+    best = min((e for e in answers if e.fits and not e.strategy.offload_optimizer), key=lambda e: e.step_time_s)
+    pins = {"pp": pp, "tp": 1, "cp": 1, "schedule": "1f1b", "micro_batch_size": 1, "zero": 1, "offload": 0}
+    assert best.strategy.layers_per_stage[-1] == 0
+    assert solve(p, pins=pins).step_s == pytest.approx(best.step_time_s, rel=TOLERANCE)
