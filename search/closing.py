@@ -70,7 +70,7 @@ class Closer:
         unit, loads = self._refreshed(unit, float(linear_s(unit.strategy, turns, whole)))
         if not self.found.beats(unit.bound_s):
             return math.inf
-        if self._trusted(unit.strategy):
+        if self.is_exact(unit.strategy):
             return self._bands(unit, uniform, loads)
         self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
         unit, _ = self._refreshed(unit)
@@ -202,8 +202,10 @@ class Closer:
                 found.pipeline_s = split.pipeline_s
         return answer
 
-    def _trusted(self, strategy: Strategy) -> bool:
-        """Whether the integer model states this strategy exactly: not where ranks recompute a mixture in full."""
+    def is_exact(self, strategy: Strategy) -> bool:
+        """Whether splits are searched exactly: CP-SAT cannot where interleaved ranks recompute a mixture in full."""
+        if strategy.schedule != "interleaved":
+            return True
         model, work = self.found.problem.model, self.found.problem.workload
         mixed = len(set(model.layers)) > 1 or bool(model.mtp and work.train_mtp)
         return not (strategy.recompute == "full" and mixed)

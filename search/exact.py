@@ -184,19 +184,24 @@ def _close(
 ) -> Opened:
     """CP-SAT on the opened pipelines whose tight bound is under the incumbent, best bound first.
 
-    Closes ``most`` of them (all without it) and returns those left open.
+    Closes ``most`` of them (all without it) and returns those left open. With a limit those wait that CP-SAT cannot
+    state exactly: they cost most, and the answers of the others rule most of them out.
     """
     closed = 0
     while True:
         opened, tight = _open_pipelines(found, opened)
         incumbent = found.step_s
+        waiting: list[int] = []
         for i in range(len(opened)):
             bound = float(tight.bound_s[i])
             if closed == most or not found.beats(bound):
-                return opened.take(np.arange(i, len(opened)))
+                return opened.take(np.array([*waiting, *range(i, len(opened))], dtype=np.int64))
             if clock.expired or (clock.unlimited and _enough(closer.solved, bound, found.step_s)):
                 found.stop("time limit" if clock.expired else "split limit", bound)
                 return opened.take(np.arange(0))
+            if most is not None and not closer.is_exact(opened.strategies[i]):
+                waiting.append(i)
+                continue
             unit = (float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s))
             found.open_bound_s = min(found.open_bound_s, closer.close(Unit(opened.strategies[i], bound, *unit)))
             closed += 1
@@ -204,8 +209,8 @@ def _close(
             if found.step_s < incumbent * (1.0 - WORTH_REBOUNDING):
                 break
         else:
-            return opened.take(np.arange(0))
-        opened = opened.take(np.arange(i + 1, len(opened)))
+            return opened.take(np.array(waiting, dtype=np.int64))
+        opened = opened.take(np.array([*waiting, *range(i + 1, len(opened))], dtype=np.int64))
 
 
 def _enough(solved: int, bound_s: float, step_s: float) -> bool:
