@@ -184,8 +184,14 @@ def p2p_s(group: Group) -> Array:
 
 
 def message_s(problem: Problem, s: Strategies, nbytes: Array, gathered: Array) -> Array:
-    """Seconds to send to the neighbouring stage and to gather there."""
-    seconds = problem.cluster.collective_time_s("p2p", nbytes, np.full(len(s), 2), s.tp * s.cp * s.dp)
+    """Mean seconds to send to the neighbouring stage and to gather there.
+
+    Where several stages share a domain of the innermost tier, only some of the boundaries cross to another one.
+    """
+    stride = s.tp * s.cp * s.dp
+    near, far = (problem.cluster.collective_time_s("p2p", nbytes, size, stride) for size in (np.full(len(s), 2), s.pp))
+    crossing = np.ceil(s.pp * stride / problem.cluster.domains[0]) - 1.0
+    seconds = near + (far - near) * np.clip(crossing / np.maximum(s.pp - 1, 1), 0.0, 1.0)
     if np.any(gathered):
         seconds = seconds + problem.cluster.collective_time_s("all_gather", gathered, s.tp, np.ones_like(s.tp))
     return seconds

@@ -144,8 +144,8 @@ def _context_comms(problem: Problem, core: AttentionCore, g: Geometry) -> Iterat
     block = kv_bytes * replicas
     hops = np.where(on & ~gather, ring - 1, 0).astype(np.float64)
     stride = s.tp * u
-    yield Comm("cp", "p2p", FORWARD, block, np.minimum(ring, 2), stride, hops, "attention")
-    yield Comm("cp", "p2p", BACKWARD, 2.0 * block, np.minimum(ring, 2), stride, hops, "attention")
+    yield Comm("cp", "p2p", FORWARD, block, ring, stride, hops, "attention")
+    yield Comm("cp", "p2p", BACKWARD, 2.0 * block, ring, stride, hops, "attention")
     gathered = (on & gather & (ring > 1)).astype(np.float64)
     whole = block * ring
     yield Comm("cp", "all_gather", FORWARD, whole, ring, stride, gathered, "")

@@ -104,3 +104,17 @@ def test_zero_volumes():
         rows = estimate(problem, Strategy(dp=64, zero=stage)).traffic
         moved = sum(t.bytes_per_step for t in rows if t.parallelism == "dp")
         assert moved == pytest.approx(factor * psi, rel=0.01)
+
+
+def test_a_ring_over_two_nodes_is_paced_by_the_hop_between_them():
+    """TP 2 × CP 8 is 16 accelerators on nodes of 8: two of a ring's eight hops leave the node."""
+    problem = cases.problem(cases.gpt(heads=16), cluster="dgx-h100", num_gpus=64, batch=64, sequence=8192)
+    inside, across = (
+        [t for t in estimate(problem, Strategy(tp=2, sp=True, cp=cp, dp=32 // cp, num_microbatches=2 * cp)).traffic
+         if t.parallelism == "cp"]
+        for cp in (4, 8)
+    )  # fmt: skip
+    assert {t.tier for t in inside} == {"nvlink"}
+    assert {t.tier for t in across} == {"su-leaf"}
+    nic = problem.cluster.tiers[1].bytes_per_s
+    assert all(t.time_s >= t.count_per_step * t.tensor_bytes / nic for t in across)
