@@ -70,6 +70,21 @@ def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:
     return Evaluation(out["step"], out["bound"], out["peak"], fits)
 
 
+def least_offload(problem: Problem, strategies: Strategies) -> Array:
+    """The smallest share of the optimizer to keep on the host for each strategy to fit under the even split, ``[n]``.
+
+    Not above 0 where it fits without; above 1 (infinite without states) where no share is enough.
+    """
+    out = np.zeros(len(strategies))
+    for where, group in groups(problem, strategies.replace(offload_optimizer=0.0)):
+        parts = memory_parts(group, recompute_share(group))
+        over = np.asarray(sum(parts.values())) - capacity_bytes(problem)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(over > 0.0, over / parts["optimizer"], 0.0)
+        out[where] = share.max(axis=0)
+    return out
+
+
 def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Group]]:
     """Strategies by pipeline shape: positions and a group for each (pp, vpp, schedule)."""
     if not len(strategies):

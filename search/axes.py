@@ -28,6 +28,9 @@ SWITCHES = ("tp_overlap", "dp_overlap", "ep_overlap")
 KNOBS = ("recompute", "recompute_layers", "offload_optimizer", "offload_activations")
 """Dimensions that trade time for memory: bounded at their fastest, opened only where that does not fit."""
 
+SHARES = tuple(k / 100.0 for k in range(101))
+"""Shares of the optimizer on the host that are searched: less is faster, so the least that fits is the one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Breadth:
@@ -270,17 +273,22 @@ class Axes:
         return offers(self.capabilities, "recompute_layers")
 
     def knob_count(self, rows: Columns) -> NDArray[np.int64]:
-        """How many settings of the knobs the launcher offers under each row, wishes not applied."""
+        """How many settings of the knobs the launcher offers under each row, wishes not applied.
+
+        Of the optimizer's shares only none, all and pinned ones are counted: the least that fits is not a hundred more.
+        """
         modes = [ENUMS["recompute"][int(c)] for c in self._codes("recompute")]
         layers = -(-self.problem.model.num_layers // rows["pp"]) if self.counts_layers else np.ones_like(rows["pp"])
         settings = sum(m != "full" for m in modes) + layers * ("full" in modes)
-        offloads = len(self._knob_axis("offload_optimizer")) * len(self._knob_axis("offload_activations"))
+        named = [0.0, 1.0, *map(float, self.constraints.values("offload_optimizer"))]
+        shares = np.isin(self._knob_axis("offload_optimizer"), named)
+        offloads = int(shares.sum()) * len(self._knob_axis("offload_activations"))
         return np.asarray(offloads * settings, dtype=np.int64)
 
     def _knob_axis(self, name: str) -> NDArray[Any]:
         if name == "offload_optimizer":
             pinned = [float(v) for v in self.constraints.values(name)]
-            return offered(self.capabilities, name, np.unique(np.array([0.0, 1.0, *pinned])))
+            return offered(self.capabilities, name, np.unique(np.array([*SHARES, *pinned])))
         if name == "offload_activations":
             return offered(
                 self.capabilities, name, np.unique(np.array([False, *self.constraints.values(name)], dtype=np.bool_))

@@ -20,6 +20,7 @@ from .bounds import split_bounds
 from .compositions import Compositions, compositions, rank_params
 from .cuts import best_cut, group_of, linear_s
 from .loads import Loads
+from .opening import least_share
 from .rows import kind_rows
 from .split import Split, one_number, solve_split, splittable
 from .turns import least_turns_s
@@ -194,13 +195,28 @@ class Closer:
         found = self.found
         if split.strategy.layers_per_stage is None or violations(found.problem, split.strategy, found.space.rules):
             return None
-        answer = estimate(found.problem, split.strategy)
+        answer = self._with_less_on_the_host(estimate(found.problem, split.strategy))
         if answer.fits:
-            found.splits.append((answer.step_time_s, split.strategy))
-            found.offer(split.strategy, answer.step_time_s, answer.peak_memory_bytes)
-            if found.best is split.strategy:
+            found.splits.append((answer.step_time_s, answer.strategy))
+            found.offer(answer.strategy, answer.step_time_s, answer.peak_memory_bytes)
+            if found.best is answer.strategy:
                 found.pipeline_s = split.pipeline_s
         return answer
+
+    def _with_less_on_the_host(self, answer: Estimate) -> Estimate:
+        """The same split with the least share of the optimizer offloaded that fits."""
+        shares = self.found.space.axes.knob_values("offload_optimizer")
+        if not answer.fits or answer.strategy.offload_optimizer <= shares[0]:
+            return answer
+        none = estimate(self.found.problem, replace(answer.strategy, offload_optimizer=0.0))
+        need = max(
+            (sum(parts.values()) - none.capacity_bytes) / parts["optimizer"] for parts in none.memory_parts_by_rank
+        )
+        share = float(least_share(shares, np.array(need)))
+        if not share < answer.strategy.offload_optimizer:
+            return answer
+        less = estimate(self.found.problem, replace(answer.strategy, offload_optimizer=share))
+        return less if less.fits else answer
 
     def is_exact(self, strategy: Strategy) -> bool:
         """Whether splits are searched exactly: CP-SAT cannot where interleaved ranks recompute a mixture in full."""

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.costmodel.evaluate import Evaluation, evaluate
+from shardwise.costmodel.evaluate import Evaluation, evaluate, least_offload
 from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.step import FULL
 from shardwise.costmodel.strategy import Strategies
@@ -21,6 +21,12 @@ from .space import Space
 
 _TRIED = 7
 """Numbers of recomputed layers tried at once."""
+
+_FEW = 3
+"""Shares of the optimizer that are all opened where the request leaves no more."""
+
+_ROUNDING = 1e-9
+"""What a share may fall short of the needed one: far below a byte."""
 
 _CHUNK = 1 << 17
 """Strategies evaluated at once: bounds memory."""
@@ -125,6 +131,8 @@ def open_candidates(space: Space, found: Candidates, index: Ints) -> Opened:
         layers = rows.recompute_layers.copy()
         layers[full] = fewest_layers(space, rows.take(full)).recompute_layers
         rows = rows.replace(recompute_layers=layers)
+        mixed, which = _mixtures(space, rows.take(full))
+        rows, parent = Strategies.concatenate([rows, mixed]), np.concatenate([parent, parent[full[which]]])
         fine = space.allows(rows)
         rows, parent = rows.take(fine), parent[fine]
     e = evaluate_chunked(space.problem, rows)
@@ -134,27 +142,89 @@ def open_candidates(space: Space, found: Candidates, index: Ints) -> Opened:
 def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[Strategies, Ints]]:
     """Strategies for each mode of recomputation and share offloaded, with the most switches on that rules allow."""
     parents = found.strategies.take(index)
+    for mode, away in product(*map(space.axes.knob_values, ("recompute", "offload_activations"))):
+        rows = parents.replace(recompute=mode, offload_activations=away, recompute_layers=-1)
+        for share, at in _shares(space, rows):
+            yield from _switched(space, rows.take(at).replace(offload_optimizer=share), index[at])
+
+
+def _shares(space: Space, rows: Strategies) -> Iterator[tuple[Array | float, Ints]]:
+    """Shares of the optimizer to offload, and the rows that are worth opening with each.
+
+    The least and the most of all; between them the least that fits under the even split (``_mixtures`` has it where
+    layers are recomputed as well) and, for other splits of pipelines that do not fit without, quarters.
+    """
+    values = space.axes.knob_values("offload_optimizer")
+    everything = np.arange(len(rows))
+    for share in values if len(values) <= _FEW else values[[0, -1]]:
+        yield float(share), everything
+    if len(values) <= _FEW:
+        return
+    able = np.flatnonzero(space.allows(rows.replace(offload_optimizer=values[1], recompute=0)))
+    if not len(able):
+        return
+    if not np.any(rows.recompute == FULL):
+        share = least_share(values, least_offload(space.problem, rows.take(able)))
+        between = (share > values[0]) & (share < values[-1])
+        yield share[between], able[between]
+        able = able[~(share <= values[0])]
+    piped = able[rows.pp[able] > 1]
+    for share in values[[len(values) // 4, len(values) // 2, 3 * len(values) // 4]] if len(piped) else ():
+        yield float(share), piped
+
+
+def least_share(values: Array, need: Array) -> Array:
+    """The least of some ascending shares that is not under each needed one; NaN where none is."""
+    at = np.searchsorted(values, need - _ROUNDING)
+    return np.where(at < len(values), values[np.minimum(at, len(values) - 1)], np.nan)
+
+
+def _mixtures(space: Space, rows: Strategies) -> tuple[Strategies, Ints]:
+    """Recomputation in full with the least share of the optimizer that fits, and the rows they vary.
+
+    Seconds and bytes rise and fall in proportion to either, so the best mixture takes as much as it can of the cheaper
+    one and the rest of the other: all layers or one step fewer than fit with nothing offloaded, or as many as fit with
+    all offloaded.
+    """
+    values = space.axes.knob_values("offload_optimizer")
+    if len(values) <= _FEW:
+        return Strategies.empty(), np.empty(0, dtype=np.int64)
+    ends = np.flatnonzero((rows.offload_optimizer == values[0]) | (rows.offload_optimizer == values[-1]))
+    parts, which = [rows.take(ends)], [ends]
+    if space.axes.counts_layers and not space.constraints.values("recompute_layers"):
+        lone = np.flatnonzero(rows.offload_optimizer == values[0])
+        few = rows.take(lone)
+        most = -(-space.problem.model.num_layers // few.pp)
+        unit = np.where(space.allows(few.replace(recompute_layers=1)), 1, few.vpp)
+        layers = np.where(few.recompute_layers < 0, -(-most // unit) * unit, few.recompute_layers) - unit
+        parts.append(few.replace(recompute_layers=layers).take(layers > 0))
+        which.append(lone[layers > 0])
+    mixed, origin = Strategies.concatenate(parts), np.concatenate(which)
+    able = np.flatnonzero(space.allows(mixed.replace(offload_optimizer=values[1])))
+    mixed, origin = mixed.take(able), origin[able]
+    share = least_share(values, least_offload(space.problem, mixed))
+    between = (share > values[0]) & (share < values[-1])
+    return mixed.replace(offload_optimizer=share).take(between), origin[between]
+
+
+def _switched(space: Space, parents: Strategies, index: Ints) -> Iterator[tuple[Strategies, Ints]]:
+    """Strategies with as many of their overlap switches on as rules allow."""
     on = [getattr(parents, name) for name in SWITCHES]
-    offloads = list(product(*map(space.axes.knob_values, ("offload_optimizer", "offload_activations"))))
-    for mode in space.axes.knob_values("recompute"):
-        for offload, away in offloads:
-            done = np.zeros((len(index), 8), dtype=np.bool_)
-            taken = np.zeros((len(index), 8), dtype=np.bool_)
-            for mask in (7, 3, 5, 6, 1, 2, 4, 0):
-                now = [values & bool(mask >> bit & 1) for bit, values in enumerate(on)]
-                code = now[0] + 2 * now[1] + 4 * now[2]
-                beaten = np.any(taken & _superset[code], axis=1) | done[np.arange(len(index)), code]
-                todo = np.flatnonzero(~beaten)
-                if not len(todo):
-                    continue
-                done[todo, code[todo]] = True
-                rows = parents.take(todo).replace(
-                    recompute=mode, offload_optimizer=offload, offload_activations=away, recompute_layers=-1,
-                    **{name: values[todo] for name, values in zip(SWITCHES, now, strict=True)},
-                )  # fmt: skip
-                fine = space.allows(rows) if mode != FULL else _any_layers(space, rows)
-                taken[todo[fine], code[todo[fine]]] = True
-                yield rows.take(fine), index[todo[fine]]
+    done = np.zeros((len(index), 8), dtype=np.bool_)
+    taken = np.zeros((len(index), 8), dtype=np.bool_)
+    full = bool(np.any(parents.recompute == FULL))
+    for mask in (7, 3, 5, 6, 1, 2, 4, 0):
+        now = [values & bool(mask >> bit & 1) for bit, values in enumerate(on)]
+        code = now[0] + 2 * now[1] + 4 * now[2]
+        beaten = np.any(taken & _superset[code], axis=1) | done[np.arange(len(index)), code]
+        todo = np.flatnonzero(~beaten)
+        if not len(todo):
+            continue
+        done[todo, code[todo]] = True
+        rows = parents.take(todo).replace(**{name: values[todo] for name, values in zip(SWITCHES, now, strict=True)})
+        fine = _any_layers(space, rows) if full else space.allows(rows)
+        taken[todo[fine], code[todo[fine]]] = True
+        yield rows.take(fine), index[todo[fine]]
 
 
 _superset = np.array([[a & b == b for a in range(8)] for b in range(8)])

@@ -272,7 +272,8 @@ def _mode_choices(found: Found, s: Strategy) -> list[tuple[str, Any]]:
     modes = [ENUMS["recompute"][int(c)] for c in found.space.axes.knob_values("recompute")]
     out: list[tuple[str, Any]] = [("recompute", m) for m in modes if m != s.recompute]
     for name in _MODES[1:]:
-        out += [(name, v) for v in found.space.axes.knob_values(name).tolist() if v != getattr(s, name)]
+        values = found.space.axes.knob_values(name)  # the least and the most: between them there is little to tell
+        out += [(name, v) for v in np.unique(values[[0, -1]]).tolist() if v != getattr(s, name)]
     return out
 
 

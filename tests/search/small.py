@@ -18,6 +18,7 @@ from shardwise.costmodel.strategy import CP_COMMS, ENUMS, RECOMPUTES, SCHEDULES,
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.launchers.base import Launcher, get_launcher
+from shardwise.launchers.capability import Range
 
 GIB = float(1 << 30)
 
@@ -165,10 +166,25 @@ def brute_force(p: Problem, who: Launcher, pins: dict | None = None) -> tuple[fl
     strategies = every_strategy(p, who, pins)
     if not strategies:
         return np.inf, None
+    strategies += least_shares(p, strategies, who, pins)
     e = evaluate(p, Strategies.of(strategies))
     step = np.where(e.fits, e.step_time_s, np.inf)
     i = int(np.argmin(step))
     return float(step[i]), strategies[i] if np.isfinite(step[i]) else None
+
+
+def least_shares(p: Problem, strategies: list[Strategy], who: Launcher, pins: dict | None = None) -> list[Strategy]:
+    """Those with everything offloaded, each with the fewest hundredths that still fit."""
+    some = [s for s in strategies if s.offload_optimizer == 1.0 and "offload_optimizer" not in (pins or {})]
+    if not some or not isinstance(who.capabilities["offload_optimizer"], Range):
+        return []
+    rows = Strategies.of(some)
+    low, high = np.zeros(len(some), dtype=int), np.full(len(some), 100)
+    while np.any(high - low > 1):
+        middle = (low + high) // 2
+        fits = evaluate(p, rows.replace(offload_optimizer=middle / 100)).fits
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return [replace(s, offload_optimizer=int(k) / 100) for s, k in zip(some, high, strict=True)]
 
 
 def compositions(total: int, parts: int, ends: bool = True):

@@ -19,7 +19,7 @@ from shardwise.search.opening import candidates, open_candidates
 from shardwise.search.proof import TOLERANCE, Clock
 from shardwise.search.space import Space
 
-from .small import brute_force, dense_model, every_split, every_strategy, launcher, moe_model, problem
+from .small import brute_force, dense_model, every_split, every_strategy, launcher, least_shares, moe_model, problem
 
 QUIET = {"fixed_s_per_step": 0.0, "host_s_per_layer": 0.0, "host_s_per_moe_layer": 0.0, "host_s_per_microbatch": 0.0}
 
@@ -114,7 +114,7 @@ def test_the_best_split_equals_enumeration(who, model, pp, batch, memory):
     base = Strategy(pp=pp, num_microbatches=batch)
     answers = [estimate(p, s) for s in every_split(p, launcher(who), base, uniform=who == "megatron")]
     best = min((e.step_time_s for e in answers if e.fits), default=np.inf)
-    pins = {"pp": pp, "tp": 1, "cp": 1, "schedule": "1f1b", "micro_batch_size": 1, "zero": 1}
+    pins = {"pp": pp, "tp": 1, "cp": 1, "schedule": "1f1b", "micro_batch_size": 1, "zero": 1, "offload": "0|1"}
     found = solve(p, who, pins=pins)
     assert (found.best is None) == np.isinf(best)
     if found.best is not None:
@@ -218,6 +218,7 @@ def test_activations_on_the_host_are_chosen_as_enumeration_would(p):
     rows = [s for s in every_strategy(p, who) if s.pp == 1]
     rows += [replace(s, offload_activations=True) for s in rows]
     rows = [s for s, fine in zip(rows, who.allowed(p, Strategies.of(rows)), strict=True) if fine]
+    rows += least_shares(p, rows, who)
     e = evaluate(p, Strategies.of(rows)) if rows else None
     best = e.step_time_s[e.fits].min(initial=np.inf) if rows else np.inf
     found = solve(p, splits=False, pins={"offload_activations": "off|on", "pp": 1, "zero_group": 0})

@@ -22,7 +22,7 @@ from shardwise.search.space import Space
 
 from .small import dense_model, every_strategy, launcher, moe_model, problem
 
-WHOLE = Constraints.of({"pp": 1, "zero_group": 0})
+WHOLE = Constraints.of({"pp": 1, "zero_group": 0, "offload": "0|1"})
 
 
 def front_of(p, points, wishes):

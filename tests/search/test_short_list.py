@@ -53,7 +53,7 @@ def test_a_wider_error_makes_a_longer_list():
 def test_nothing_that_close_is_missing_from_a_small_space(model):
     """Against every strategy of a small problem, one pipeline stage: no even splits to differ in."""
     p = problem(model, gpus=4, batch=8, memory_gib=1.2)
-    found = planned(p, "generic", pins={"pp": 1, "cp": 1})
+    found = planned(p, "generic", pins={"pp": 1, "cp": 1, "offload": "0|1"})
     limit = found.step_time_s * (1 + tell_apart(p))
     every = [s for s in every_strategy(p, launcher("generic")) if s.pp == s.cp == 1]
     e = evaluate(p, Strategies.of(every))
