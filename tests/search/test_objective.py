@@ -28,7 +28,7 @@ from .small import dense_model, every_strategy, launcher, moe_model, problem
 
 QUIET = {"host_s_per_layer": 0.0, "host_s_per_moe_layer": 0.0, "host_s_per_microbatch": 0.0}
 WHOLE = Constraints.of({"pp": 1, "zero_group": 0, "offload": "0|1"})
-"""No pipeline, no groups of shards, no optimizer offloaded in part: each layout is one that ``every_strategy`` lists."""
+"""No pipeline, groups of shards or part of an optimizer offloaded: each layout is one that ``every_strategy`` lists."""
 
 
 def on(p, gpus):
