@@ -11,7 +11,7 @@ import click
 from shardwise.costmodel.workload import DTYPES, OPTIMIZERS
 from shardwise.hardware_profiles.errors import InputError
 
-from .options import integer, json_option, read_wishes
+from .options import integer, json_option, number, read_wishes
 from .output import console, print_json
 from .study import counted
 
@@ -135,12 +135,12 @@ def sensitivity(base: dict[str, Any], runs: Runs, change: float, as_json: bool) 
 @whatif.command()
 @base_options()
 @click.option("--vary", required=True, metavar="PATH", help="What varies: cluster.tiers.scale-out.bytes_per_s …")
-@click.option("--from", "low", required=True, type=float, help="The least value.")
-@click.option("--to", "high", required=True, type=float, help="The greatest value.")
+@click.option("--from", "low", required=True, type=number, help="The least value.")
+@click.option("--to", "high", required=True, type=number, help="The greatest value.")
 @click.option("--against", metavar="CLUSTER", help="Another cluster that is to be equalled.")
 @click.option("--against-gpus", type=integer, help="Its accelerators.  [default: as many]")
-@click.option("--price", type=float, help="US dollars per GPU-hour; with a price, clusters are compared by cost.")
-@click.option("--against-price", type=float, help="US dollars per GPU-hour of the other cluster.")
+@click.option("--price", type=number, help="US dollars per GPU-hour; with a price, clusters are compared by cost.")
+@click.option("--against-price", type=number, help="US dollars per GPU-hour of the other cluster.")
 @json_option
 def breakeven(
     base: dict[str, Any],
@@ -184,14 +184,14 @@ def breakeven(
     "--on", "offers", required=True, multiple=True, metavar="CLUSTER:GPUS[:PRICE]",
     help="A cluster, its accelerators, US dollars per GPU-hour. Repeatable.",
 )  # fmt: skip
-@click.option("--tokens", required=True, type=float, help="Tokens to train on.")
+@click.option("--tokens", required=True, type=number, help="Tokens to train on.")
 @json_option
 def cost(base: dict[str, Any], runs: Runs, offers: tuple[str, ...], tokens: float, as_json: bool) -> None:
     """GPU-hours, days and dollars for some tokens on several clusters."""
     from shardwise.search.studies.whatif import Bill
     from shardwise.search.studies.whatif import cost as ask
 
-    answer = ask(base, [_offer(text) for text in offers], tokens, runs=runs)
+    answer = ask(base, [_offer(f"--on {text}", text) for text in offers], tokens, runs=runs)
     if as_json:
         print_json([
             {"gpu_hours": b.gpu_hours, "days": b.days, "usd": b.usd, **b.row} if isinstance(b, Bill) else b
@@ -203,14 +203,16 @@ def cost(base: dict[str, Any], runs: Runs, offers: tuple[str, ...], tokens: floa
     print_bills(console(), tokens, answer)
 
 
-def _offer(text: str) -> tuple[str, int, float | None]:
-    """``dgx-h100:1024:2.5``. Raises InputError naming what was expected."""
+def _offer(named: str, text: str, priced: bool = True) -> tuple[str, int, float | None]:
+    """``dgx-h100:1024:2.5``. Raises InputError that begins with ``named`` and says what was expected."""
     name, _, rest = text.partition(":")
-    gpus, _, price = rest.partition(":")
+    gpus, colon, price = rest.partition(":")
     try:
-        return name, integer(gpus), float(price) if price else None
-    except (click.BadParameter, ValueError):
-        raise InputError(f"--on {text[:80]}: expected CLUSTER:GPUS or CLUSTER:GPUS:PRICE") from None
+        if name and gpus and (priced or not colon):
+            return name, integer(gpus), number(price) if colon else None
+    except click.BadParameter as error:
+        raise InputError(f"{named[:80]}: {error.message}") from None
+    raise InputError(f"{named[:80]}: expected CLUSTER:GPUS{' or CLUSTER:GPUS:PRICE' if priced else ''}")
 
 
 @whatif.command()
@@ -222,7 +224,7 @@ def compare(base: dict[str, Any], runs: Runs, a: str, b: str, as_json: bool) -> 
     """The best layouts on two clusters side by side, part by part."""
     from shardwise.search.studies.whatif import compare as ask
 
-    rows = ask(base, [_offer(text)[:2] for text in (a, b)], runs=runs)
+    rows = ask(base, [_offer(repr(text), text, priced=False)[:2] for text in (a, b)], runs=runs)
     if as_json:
         print_json(list(rows))
         return

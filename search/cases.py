@@ -54,9 +54,12 @@ def gpu_counts(num_gpus: NumGpus | None, cluster: Cluster) -> tuple[int, ...]:
 
 def _whole_nodes(counts: range, cluster: Cluster) -> list[int]:
     node = cluster.node_size
-    inside = [n for n in counts if 1 <= n <= LARGEST_JOB and (n <= node or n % node == 0)]
+    upwards = counts if counts.step > 0 else counts[::-1]
+    first, end = ((limit - upwards.start + upwards.step - 1) // upwards.step for limit in (1, LARGEST_JOB + 1))
+    # Cut before it is walked through: its end may be anything.
+    inside = [n for n in upwards[max(first, 0) : max(end, 0)] if n <= node or n % node == 0]
     if not inside:
-        shown = f"{min(counts)} to {max(counts)}" if len(counts) else "nothing"
+        shown = f"{upwards[0]} to {upwards[-1]}" if upwards else "nothing"
         raise InputError(f"{cluster.name}: num_gpus = {shown}: expected a range with a whole number of nodes of {node}")
     return inside
 

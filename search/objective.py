@@ -21,6 +21,9 @@ OBJECTIVES = ("step-time", "tokens-per-gpu", "cost", "fewest-gpus")
 
 _HOUR_S = 3600.0
 
+MOST = {"max_step_time_s": 1e12, "tokens": 1e21, "deadline_s": 1e12, "price_usd_per_gpu_hour": 1e6}
+"""Largest value of each field: far above what anybody means, far below where sums lose their sense."""
+
 Score = tuple[float, float]
 """Less is better: what the objective counts, then what breaks its ties."""
 
@@ -43,10 +46,11 @@ class Objective:
     def __post_init__(self) -> None:
         if self.name not in OBJECTIVES:
             raise InputError(f"objective = {self.name!r}: expected one of {', '.join(OBJECTIVES)}")
-        for field in ("max_step_time_s", "tokens", "deadline_s", "price_usd_per_gpu_hour"):
-            value = getattr(self, field)
-            if value is not None and not (isinstance(value, (int, float)) and 0.0 < value < math.inf):
-                raise InputError(f"objective: {field} = {value!r}: expected a number above 0")
+        for field in MOST:
+            try:
+                check_amount(field, getattr(self, field))
+            except InputError as error:
+                raise InputError(f"objective: {error}") from None
         if self.deadline_s is not None and self.tokens is None:
             raise InputError("objective: deadline_s says when a run must end: give its tokens too")
         if self.name == "fewest-gpus" and not self.is_limited:
@@ -122,6 +126,13 @@ class Objective:
     def run_s(self, step_s: float, workload: Workload) -> float | None:
         """Seconds of the whole run, where its tokens are given."""
         return None if self.tokens is None else math.ceil(self.tokens / workload.tokens_per_step) * step_s
+
+
+def check_amount(field: str, value: object) -> None:
+    """Refuse an amount of ``MOST``'s that is out of range; None is none. Raises InputError naming field and value."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 < value <= MOST[field]
+    if value is not None and not number:
+        raise InputError(f"{field} = {value!r}: expected a number above 0, at most {MOST[field]:g}")
 
 
 def usd_per_token(num_gpus: int, step_s: float, workload: Workload, price_usd: float) -> float:

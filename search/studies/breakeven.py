@@ -17,8 +17,8 @@ from shardwise.hardware_profiles.errors import InputError
 from .knobs import inputs
 from .points import OK, Row, make_point, solve
 from .runner import Progress
-from .study_file import StudyFile
-from .whatif import Base
+from .study_file import StudyFile, make_file
+from .whatif import Base, refusal
 
 PRECISION = 0.01
 """Relative width to which a change is narrowed down."""
@@ -76,7 +76,7 @@ class Searcher:
         return answer.step_time_s if answer.fits else math.inf
 
     def _file(self) -> StudyFile:
-        return StudyFile.model_validate({**self.base, "vary": {self.path: [1]}})
+        return make_file({**self.base, "vary": {self.path: [1]}})
 
 
 def changes(base: Base, path: str, low: float, high: float, *, progress: Progress | None = None) -> tuple[Change, ...]:
@@ -141,7 +141,7 @@ def even(base: Base, other: Base, path: str, low: float, high: float, metric: st
     """
     _check(path, low, high)
     searcher = Searcher(base, path)
-    fixed = StudyFile.model_validate({**other, "vary": {"gpus": [1]}})
+    fixed = make_file({**other, "vary": {"gpus": [1]}})
     target = _number(solve(make_point(0, {}, inputs(fixed, {}))), metric)
 
     def log_ratio(x: float) -> float:
@@ -152,7 +152,7 @@ def even(base: Base, other: Base, path: str, low: float, high: float, metric: st
 
 def _number(row: Row, metric: str) -> float:
     if row["status"] != OK:
-        raise InputError(f"nothing to compare: {row['message']}")
+        raise refusal(row)
     value = row.get(metric)
     if not isinstance(value, (int, float)) or value <= 0:
         raise InputError(f"metric {metric!r}: expected a column of numbers above 0 (money needs price_per_gpu_hour)")

@@ -28,6 +28,7 @@ from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.hardware_profiles.yaml_files import first_problem
 from shardwise.launchers.choice import choose_launcher
 
+from ..constraints import Constraints
 from .study_file import Scalar, StudyFile
 
 _MULTIPLE = re.compile(r"x(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
@@ -35,6 +36,9 @@ _WISHES = ("pin", "ban", "min", "max")
 _TIER = ("size", "bytes_per_s", "latency_s", "oversubscription")
 _ACCELERATOR = ("memory_bytes", "memory_bytes_per_s", "host_bytes_per_s", "peak_flops")
 _SELECTORS = ("scale-up", "scale-out", "all")
+_LARGEST = {"latency_s": 1.0, "oversubscription": 1e4, "size": 1e7, "peak_flops": 1e6}
+"""What a profile may state at most (of the peak: its multiple); bytes and bytes per second are at most ``_BYTES``."""
+_BYTES = 1e15
 
 KNOBS: dict[str, str] = {
     "model.KEY": "a key of the model's config.json (dots for nested ones), or a Megatron-LM argument",
@@ -79,6 +83,7 @@ def inputs(file: StudyFile, settings: Mapping[str, Scalar]) -> Inputs:
     choice = choose_launcher(model, cluster, workload, head.launcher, runtime)
     problem = Problem(model, cluster, workload, choice.runtime, memory_margin=head.memory_margin)
     wishes = {name: dict(getattr(head, name)) for name in _WISHES}
+    Constraints.of(*wishes.values())  # a misspelt wish is the study's fault, not an answer of its points
     price = head.price_per_gpu_hour or cluster.price_usd_per_gpu_hour
     shown: dict[str, Scalar | None] = {
         "model": head.model, "cluster": head.cluster, "gpus": cluster.num_gpus,
@@ -215,6 +220,7 @@ def _with_figure(device: Accelerator, key: str, value: Scalar) -> Accelerator:
         factor = _factor(value)
         if factor is None:
             raise InputError(f"cluster.accelerator.peak_flops = {value!r}: expected a multiple, such as x1.5")
+        _in_range("cluster.accelerator.peak_flops", value, factor)
         return replace(device, peak_flops={k: v * factor for k, v in device.peak_flops.items()})
     number = _positive(f"cluster.accelerator.{key}", getattr(device, key), value)
     return replace(device, **{key: number})  # type: ignore[arg-type]
@@ -270,4 +276,12 @@ def _positive(path: str, base: float, value: Scalar) -> float:
     number = _multiplied(path, float(base), value)
     if isinstance(number, (bool, str)) or not number > 0:
         raise InputError(f"{path} = {value!r}: expected a number above 0, or a multiple such as x0.5")
+    _in_range(path, value, number)
     return float(number)
+
+
+def _in_range(path: str, value: Scalar, number: float) -> None:
+    """Refuse what no profile could state, so that nothing overflows on the way."""
+    most = _LARGEST.get(path.rpartition(".")[2], _BYTES)
+    if not 1e-15 <= number <= most:
+        raise InputError(f"{path} = {value!r}: makes {number:g}; expected 1e-15 to {most:g}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
@@ -89,20 +90,37 @@ def read_points(study: Study) -> tuple[Point, ...]:
     Raises InputError for a value that no point can use: then the study is wrong, not the point.
     """
     points = tuple(_point(study, i, settings) for i, settings in enumerate(study.points))
-    for key, values in study.axes.items():
-        for value in values:
-            having = [p for p in points if key in p.settings and p.settings[key] == value]
-            if having and all(p.inputs is None for p in having):
-                raise InputError(f"{study.path}: {_placed(key, value, having[0].fault)}")
-    if all(p.inputs is None for p in points):
-        raise InputError(f"{study.path}: {points[0].fault}")
+    hopeless = list(_hopeless(study, points))
+    named = next((_placed(*blame) for blame in hopeless if _names(*blame)), None)
+    alike = len(points) > 1 and all(p.inputs is None and p.fault == points[0].fault for p in points)
+    if named is None and alike:
+        named = points[0].fault  # it has nothing to do with what varies
+    if hopeless or named:
+        raise InputError(f"{study.path}: {named or _placed(*hopeless[0])}")
     return points
+
+
+def _hopeless(study: Study, points: tuple[Point, ...]) -> Iterator[tuple[str, Scalar, str]]:
+    """Every value that no point can use: its key, itself and the first fault."""
+    for key, values in study.axes.items():
+        having = [p for p in points if key in p.settings]
+        used = {repr(p.settings[key]) for p in having if p.inputs is not None}
+        faults = {repr(p.settings[key]): p.fault for p in reversed(having)}
+        yield from ((key, v, faults[repr(v)]) for v in values if repr(v) in faults and repr(v) not in used)
+
+
+def _names(key: str, value: Scalar, fault: str) -> bool:
+    """Whether a fault speaks of a key or its value."""
+    return _of_key(key, fault) or re.search(rf"(?<![\w.-]){re.escape(str(value))}(?![\w.-])", fault) is not None
+
+
+def _of_key(key: str, fault: str) -> bool:
+    return fault.startswith((f"{key}:", f"{key} "))
 
 
 def _placed(key: str, value: Scalar, fault: str) -> str:
     """The fault with the path of the value that causes it."""
-    named = fault.startswith((f"{key}:", f"{key} "))
-    return f"vary.{fault}" if named else f"vary.{key} = {value!r}: {fault}"
+    return f"vary.{fault}" if _of_key(key, fault) else f"vary.{key} = {value!r}: {fault}"
 
 
 def _point(study: Study, index: int, settings: dict[str, Scalar]) -> Point:

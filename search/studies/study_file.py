@@ -14,9 +14,15 @@ from shardwise.costmodel.workload import DTYPES, OPTIMIZERS
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.yaml_files import first_problem, read_mapping
 
+from ..objective import MOST
+
 MOST_VALUES = 10_000
 """Values of one axis, and points of one study ten times that: beyond it somebody mistyped a step."""
 MOST_POINTS = 100_000
+
+_COUNT = (1 << 40) - 1
+"""Above any count that a person means; keeps arithmetic in range, as ``_NUMBER`` does for values that vary."""
+_NUMBER = 1e30
 
 Scalar = int | float | bool | str
 Mode = Literal["grid", "one-at-a-time", "zip"]
@@ -29,8 +35,8 @@ class _Strict(BaseModel):
 class Range(_Strict):
     """Numbers from one end to the other, both included where the step hits them."""
 
-    start: float = Field(alias="from", description="the first value")
-    to: float = Field(description="the last value")
+    start: Annotated[float, Field(ge=-_NUMBER, le=_NUMBER)] = Field(alias="from", description="the first value")
+    to: Annotated[float, Field(ge=-_NUMBER, le=_NUMBER)] = Field(description="the last value")
     step: Annotated[float, Field(gt=0.0)] | None = Field(None, description="added from one value to the next")
     factor: Annotated[float, Field(gt=1.0)] | None = Field(None, description="multiplied from one value to the next")
     num: Annotated[int, Field(ge=2, le=MOST_VALUES)] | None = Field(None, description="so many, equally far apart")
@@ -75,11 +81,17 @@ class StudyFile(_Strict):
     name: str | None = Field(None, description="a title for tables and reports")
     model: str | None = Field(None, description="preset, config.json or file of Megatron-LM arguments")
     cluster: str | None = Field(None, description="cluster profile, by name or YAML file")
-    gpus: Annotated[int, Field(ge=1)] | None = Field(None, description="accelerators in the job")
-    global_batch: Annotated[int, Field(ge=1)] | None = Field(None, description="sequences per optimizer step")
-    global_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="tokens per step, not sequences")
-    batch_per_gpu: Annotated[float, Field(gt=0)] | None = Field(None, description="sequences per step and accelerator")
-    seq_len: Annotated[int, Field(ge=1)] | None = Field(None, description="tokens per sequence")
+    gpus: Annotated[int, Field(ge=1, le=_COUNT)] | None = Field(None, description="accelerators in the job")
+    global_batch: Annotated[int, Field(ge=1, le=_COUNT)] | None = Field(
+        None, description="sequences per optimizer step"
+    )
+    global_tokens: Annotated[int, Field(ge=1, le=_COUNT**2)] | None = Field(
+        None, description="tokens per step, not sequences"
+    )
+    batch_per_gpu: Annotated[float, Field(gt=0, le=_COUNT)] | None = Field(
+        None, description="sequences per step and accelerator"
+    )
+    seq_len: Annotated[int, Field(ge=1, le=_COUNT)] | None = Field(None, description="tokens per sequence")
     dtype: str = Field("bf16", description="GEMM precision")
     optimizer: str = Field("adam", description="optimizer")
     expert_imbalance: Annotated[float, Field(ge=1.0)] = Field(1.0, description="busiest expert rank over the mean")
@@ -92,7 +104,9 @@ class StudyFile(_Strict):
     max: dict[str, int] = Field(default_factory=dict, description="upper limits of dimensions")
     memory_margin: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(MEMORY_MARGIN, description="memory left free")
     refine: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="trials of refinement at each point")
-    price_per_gpu_hour: Annotated[float, Field(gt=0.0)] | None = Field(None, description="US dollars")
+    price_per_gpu_hour: Annotated[float, Field(gt=0.0, le=MOST["price_usd_per_gpu_hour"])] | None = Field(
+        None, description="US dollars"
+    )
     set: dict[str, Scalar] = Field(default_factory=dict, description="changes to the model or cluster at every point")
     mode: Mode = Field("grid", description="grid (every combination), one-at-a-time or zip (values side by side)")
     vary: Annotated[dict[str, Values], Field(min_length=1)] = Field(description="what varies, and over which values")
@@ -132,9 +146,9 @@ def read_study(path: str | Path) -> Study:
 def make_study(raw: dict[str, Any], path: Path) -> Study:
     """A study from the mapping that a study file holds; ``path`` is what errors call it."""
     try:
-        file = StudyFile.model_validate(raw)
-    except ValidationError as error:
-        raise InputError(f"{path}: {_problem(error, raw)}") from None
+        file = make_file(raw)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     axes = {}
     for key, values in file.vary.items():
         try:
@@ -144,6 +158,14 @@ def make_study(raw: dict[str, Any], path: Path) -> Study:
         if len(set(map(repr, axes[key]))) < len(axes[key]):
             raise InputError(f"{path}: vary.{key}: expected each value once")
     return Study(file, path, axes, _combined(file.mode, axes, path))
+
+
+def make_file(raw: dict[str, Any]) -> StudyFile:
+    """The keys of a study, checked. Raises InputError that begins with the key at fault."""
+    try:
+        return StudyFile.model_validate(raw)
+    except ValidationError as error:
+        raise InputError(_problem(error, raw)) from None
 
 
 def _problem(error: ValidationError, raw: dict[str, Any]) -> str:
@@ -184,10 +206,9 @@ def _combined(mode: Mode, axes: dict[str, tuple[Scalar, ...]], path: Path) -> tu
 
 def _count(steps: float) -> int:
     """Values that so many steps make; a hair under a whole number is one."""
-    count = math.floor(steps + 1e-9) + 1
-    if count > MOST_VALUES:
-        raise InputError(f"{count} values; expected at most {MOST_VALUES}")
-    return count
+    if not steps < MOST_VALUES:  # also where the division overflowed
+        raise InputError(f"{steps + 1:.10g} values; expected at most {MOST_VALUES}")
+    return math.floor(steps + 1e-9) + 1
 
 
 def _whole(x: float) -> int | float:

@@ -12,9 +12,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.errors import InfeasibleError, InputError
 
-from .points import OK, Row
+from ..objective import check_amount
+from .points import INFEASIBLE, OK, Row
 from .runner import Progress, study
 
 Base = Mapping[str, Any]
@@ -66,7 +67,8 @@ def scale(
 ) -> Scaling:
     """Strong scaling (the same global batch) or weak (the batch grows with the accelerators) over ``gpus``.
 
-    Raises InputError for a base without a batch or counts that the cluster has no whole nodes for.
+    Raises InputError for a base without a batch or counts that the cluster has no whole nodes for, InfeasibleError
+    where nothing fits on any.
     """
     if not 0.0 < bound < 1.0:
         raise InputError(f"bound = {bound:g}: expected an efficiency between 0 and 1")
@@ -77,10 +79,9 @@ def scale(
             raise InputError("global_batch: missing; expected the sequences per step of the smallest job")
         base = {**base, "global_batch": None, "batch_per_gpu": batch / counts[0]}
     rows = (runs or Runs()).rows(base, {"gpus": counts})
-    first = next((row for row in rows if row["status"] == OK), None)
+    first = _any_answered(rows)
     efficiency = tuple(
-        row["tokens_per_s_per_gpu"] / first["tokens_per_s_per_gpu"] if first and row["status"] == OK else None
-        for row in rows
+        row["tokens_per_s_per_gpu"] / first["tokens_per_s_per_gpu"] if row["status"] == OK else None for row in rows
     )
     kept: int | None = None
     drops = None
@@ -141,8 +142,19 @@ def sensitivity(base: Base, *, change: float = 0.1, runs: Runs | None = None) ->
 
 def _answered(row: Row) -> Row:
     if row["status"] != OK:
-        raise InputError(f"nothing to compare with: {row['message']}")
+        raise refusal(row)
     return row
+
+
+def _any_answered(rows: Sequence[Row]) -> Row:
+    """The first row with an answer; without one there is nothing to say but why."""
+    return next((row for row in rows if row["status"] == OK), None) or _answered(rows[0])
+
+
+def refusal(row: Row) -> InputError | InfeasibleError:
+    """The error of a row without an answer, where an answer needs one."""
+    kind = InfeasibleError if row["status"] == INFEASIBLE else InputError
+    return kind(f"nothing to compare: {row['message']}")
 
 
 # ---- cost
@@ -167,8 +179,9 @@ def cost(
     """
     if not offers:
         raise InputError("clusters: expected at least one to price")
-    if not 0 < tokens < math.inf:
-        raise InputError(f"tokens = {tokens:g}: expected a number above 0")
+    check_amount("tokens", tokens)
+    for _, _, price in offers:
+        check_amount("price_usd_per_gpu_hour", price)
     rows = compare(base, [(cluster, gpus) for cluster, gpus, _ in offers], runs=runs)
     return tuple(_bill(row, price, tokens) for row, (_, _, price) in zip(rows, offers, strict=True))
 
@@ -185,6 +198,11 @@ def _bill(row: Row, price: float | None, tokens: float) -> Bill | Row:
 
 
 def compare(base: Base, places: Sequence[tuple[str, int]], *, runs: Runs | None = None) -> tuple[Row, ...]:
-    """The row of the best layout on each place, a cluster and its accelerators, in the order given."""
+    """The row of the best layout on each place, a cluster and its accelerators, in the order given.
+
+    Raises InputError for what cannot be used, InfeasibleError where nothing fits on any place.
+    """
     vary = ({"cluster": [cluster], "gpus": [gpus]} for cluster, gpus in places)
-    return tuple((runs or Runs()).rows(base, one, "zip")[0] for one in vary)
+    rows = tuple((runs or Runs()).rows(base, one, "zip")[0] for one in vary)
+    _any_answered(rows)
+    return rows

@@ -269,6 +269,8 @@ def test_memory_that_no_count_has_is_told_for_the_most_gpus():
         ({"name": "fewest-gpus"}, "needs a limit"),
         ({"deadline_s": 5.0}, "give its tokens too"),
         ({"max_step_time_s": 0.0}, "max_step_time_s = 0.0"),
+        ({"tokens": 1e300}, "tokens = 1e.300"),
+        ({"price_usd_per_gpu_hour": 1e308}, "price_usd_per_gpu_hour = 1e.308"),
         ({"tokens": math.inf}, "tokens = inf"),
         ({"price_usd_per_gpu_hour": -1.0}, "price_usd_per_gpu_hour = -1.0"),
     ],
@@ -292,6 +294,9 @@ def test_cost_without_a_price_says_how_to_give_one():
         ((True,), "expected whole numbers"),
         (range(9, 16), "whole number of nodes"),
         (range(5, 5), "nothing"),
+        (range(1, 1 << 40), "counts: expected 1 to 4096"),
+        (range(-(1 << 40), 0), "whole number of nodes"),
+        (range(1 << 30, 1 << 40), "whole number of nodes"),
     ],
 )
 def test_bad_counts_are_named(counts, said):
@@ -302,5 +307,7 @@ def test_bad_counts_are_named(counts, said):
 def test_a_range_holds_its_whole_nodes():
     cluster = problem().cluster
     assert gpu_counts(range(6, 34), cluster) == (6, 7, 8, 16, 24, 32)
+    assert gpu_counts(range(33, -9, -1), cluster) == (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32)
+    assert gpu_counts(range(-4, 40, 4), cluster) == (4, 8, 16, 24, 32)
     assert gpu_counts([16, 8, 16], cluster) == (8, 16)
     assert gpu_counts(None, cluster) == (cluster.num_gpus,)

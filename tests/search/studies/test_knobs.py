@@ -1,11 +1,13 @@
 """A setting changes what it names and nothing else."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from shardwise.costmodel.model import ModelSpec
+from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.search.studies.knobs import inputs
 from shardwise.search.studies.study_file import make_study
@@ -72,3 +74,20 @@ def test_pins_of_a_point_join_those_of_the_study():
         "min": {},
         "max": {"cp": 1},
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("cluster.tiers.nvlink.bytes_per_s", 1e300),
+        ("cluster.tiers.nvlink.bytes_per_s", "x1e400"),
+        ("cluster.tiers.nvlink.latency_s", "x1e300"),
+        ("cluster.tiers.nvlink.size", 10**12),
+        ("cluster.accelerator.peak_flops", "x1e308"),
+        ("cluster.accelerator.peak_flops", "x1e-300"),
+        ("cluster.accelerator.memory_bytes", 1e-300),
+    ],
+)
+def test_figures_that_no_profile_may_hold_are_refused(path, value):
+    with pytest.raises(InputError, match=f"^{re.escape(path)} = {re.escape(repr(value))}"):
+        problem({path: value})

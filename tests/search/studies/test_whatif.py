@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.errors import InfeasibleError, InputError
 from shardwise.search.studies import breakeven, whatif
 from shardwise.search.studies.runner import study
 
@@ -93,9 +93,15 @@ def test_two_clusters_side_by_side_are_two_searches():
         (lambda: whatif.scale(BASE, [8], bound=2.0), "bound = 2"),
         (lambda: whatif.scale({k: v for k, v in BASE.items() if k != "global_batch"}, [8], weak=True), "global_batch"),
         (lambda: whatif.sensitivity(BASE, change=1.0), "change = 1"),
-        (lambda: whatif.sensitivity({**BASE, "model": "llama-3.1-405b", "gpus": 8}), "nothing to compare with"),
         (lambda: whatif.cost(BASE, [], 1e9), "expected at least one"),
         (lambda: whatif.cost(BASE, [("dgx-h100", 8, None)], 0), "tokens = 0"),
+        (lambda: whatif.cost(BASE, [("dgx-h100", 8, None)], 1e300), "tokens = 1e+300"),
+        (lambda: whatif.cost(BASE, [("dgx-h100", 8, math.nan)], 1e9), "price_usd_per_gpu_hour = nan"),
+        (lambda: whatif.cost(BASE, [("dgx-h100", 8, -3.0)], 1e9), "price_usd_per_gpu_hour = -3.0"),
+        (lambda: whatif.scale({**BASE, "pin": {"tq": 8}}, [8, 16]), "study: pin: unknown dimension 'tq'"),
+        (lambda: whatif.scale({**BASE, "model": "lama"}, [8, 16]), "study: unknown preset 'lama'"),
+        (lambda: whatif.scale(BASE, [9, 12]), "study: vary.gpus = 9"),
+        (lambda: breakeven.even(BASE, {**BASE, "price_per_gpu_hour": math.nan}, OUT, 1, 2), "price_per_gpu_hour = nan"),
         (lambda: breakeven.changes(BASE, OUT, 5, 1), "the smaller first"),
         (lambda: breakeven.changes(BASE, "gpus", 8, 64), "whole numbers"),
         (lambda: breakeven.changes(BASE, "cluster.tiers.x.bytes_per_s", 1, 5), "no such tier"),
@@ -107,3 +113,18 @@ def test_what_cannot_be_asked_is_refused_in_one_line(ask, words):
         ask()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda base: whatif.scale(base, [8, 16]),
+        lambda base: whatif.compare(base, [("dgx-h100", 8), ("dgx-a100", 8)]),
+        lambda base: whatif.cost(base, [("dgx-h100", 8, 2.0)], 1e12),
+        lambda base: whatif.sensitivity({**base, "gpus": 8}),
+    ],
+)
+def test_where_nothing_fits_anywhere_there_is_no_answer_but_why(ask):
+    """405 B parameters in 16-bit alone are 810 GB, more than 8 × 80 GB."""
+    with pytest.raises(InfeasibleError, match="nothing to compare: nothing fits in memory"):
+        ask({**BASE, "model": "llama-3.1-405b", "pin": {"zero": 0, "offload": 0}})
