@@ -20,9 +20,10 @@ MOST_VALUES = 10_000
 """Values of one axis, and points of one study ten times that: beyond it somebody mistyped a step."""
 MOST_POINTS = 100_000
 
-_COUNT = (1 << 40) - 1
-"""Above any count that a person means; keeps arithmetic in range, as ``_NUMBER`` does for values that vary."""
-_NUMBER = 1e30
+Count = Annotated[int, Field(ge=1, le=(1 << 40) - 1)]
+"""Its largest is above any that a person means; that keeps arithmetic in range, as ``Number``'s does."""
+Price = Annotated[float, Field(gt=0.0, le=MOST["price_usd_per_gpu_hour"])]
+Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 Scalar = int | float | bool | str
 Mode = Literal["grid", "one-at-a-time", "zip"]
@@ -35,8 +36,8 @@ class _Strict(BaseModel):
 class Range(_Strict):
     """Numbers from one end to the other, both included where the step hits them."""
 
-    start: Annotated[float, Field(ge=-_NUMBER, le=_NUMBER)] = Field(alias="from", description="the first value")
-    to: Annotated[float, Field(ge=-_NUMBER, le=_NUMBER)] = Field(description="the last value")
+    start: Number = Field(alias="from", description="the first value")
+    to: Number = Field(description="the last value")
     step: Annotated[float, Field(gt=0.0)] | None = Field(None, description="added from one value to the next")
     factor: Annotated[float, Field(gt=1.0)] | None = Field(None, description="multiplied from one value to the next")
     num: Annotated[int, Field(ge=2, le=MOST_VALUES)] | None = Field(None, description="so many, equally far apart")
@@ -81,17 +82,15 @@ class StudyFile(_Strict):
     name: str | None = Field(None, description="a title for tables and reports")
     model: str | None = Field(None, description="preset, config.json or file of Megatron-LM arguments")
     cluster: str | None = Field(None, description="cluster profile, by name or YAML file")
-    gpus: Annotated[int, Field(ge=1, le=_COUNT)] | None = Field(None, description="accelerators in the job")
-    global_batch: Annotated[int, Field(ge=1, le=_COUNT)] | None = Field(
-        None, description="sequences per optimizer step"
-    )
-    global_tokens: Annotated[int, Field(ge=1, le=_COUNT**2)] | None = Field(
+    gpus: Count | None = Field(None, description="accelerators in the job")
+    global_batch: Count | None = Field(None, description="sequences per optimizer step")
+    global_tokens: Annotated[int, Field(ge=1, le=1 << 62)] | None = Field(
         None, description="tokens per step, not sequences"
     )
-    batch_per_gpu: Annotated[float, Field(gt=0, le=_COUNT)] | None = Field(
+    batch_per_gpu: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
         None, description="sequences per step and accelerator"
     )
-    seq_len: Annotated[int, Field(ge=1, le=_COUNT)] | None = Field(None, description="tokens per sequence")
+    seq_len: Count | None = Field(None, description="tokens per sequence")
     dtype: str = Field("bf16", description="GEMM precision")
     optimizer: str = Field("adam", description="optimizer")
     expert_imbalance: Annotated[float, Field(ge=1.0)] = Field(1.0, description="busiest expert rank over the mean")
@@ -104,9 +103,7 @@ class StudyFile(_Strict):
     max: dict[str, int] = Field(default_factory=dict, description="upper limits of dimensions")
     memory_margin: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(MEMORY_MARGIN, description="memory left free")
     refine: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="trials of refinement at each point")
-    price_per_gpu_hour: Annotated[float, Field(gt=0.0, le=MOST["price_usd_per_gpu_hour"])] | None = Field(
-        None, description="US dollars"
-    )
+    price_per_gpu_hour: Price | None = Field(None, description="US dollars")
     set: dict[str, Scalar] = Field(default_factory=dict, description="changes to the model or cluster at every point")
     mode: Mode = Field("grid", description="grid (every combination), one-at-a-time or zip (values side by side)")
     vary: Annotated[dict[str, Values], Field(min_length=1)] = Field(description="what varies, and over which values")
