@@ -139,8 +139,9 @@ def line(out: Console, text: str) -> None:
 
 
 def text_line(out: Console, text: str) -> None:
-    """One line whose brackets are text, not style."""
-    out.print(text, markup=False, soft_wrap=True)
+    """One line whose brackets are text, not style, and whose control characters, from a file's names, are blanks."""
+    shown = "".join(ch if ch.isprintable() else " " for ch in text)
+    out.print(shown, markup=False, soft_wrap=True)
 
 
 _TEXT_COLUMNS = frozenset(

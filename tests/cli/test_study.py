@@ -50,3 +50,16 @@ def test_no_scheduler_is_one_line(tmp_path, run_process):
     done = run_process("study", str(file), "--out", str(tmp_path / "out"), "--dask", "nonsense")
     assert done.returncode == 2
     assert "--dask nonsense" in done.stderr
+
+
+def test_a_name_cannot_steer_the_terminal(tmp_path, run_process):
+    study = tmp_path / "study.yaml"
+    name = r'name: "\e[31mred\nsecond \u202eline"'
+    study.write_text(
+        f"{name}\nmodel: llama-3.2-1b\ncluster: dgx-h100\nglobal_batch: 8\nseq_len: 512\nvary: {{gpus: [8]}}\n"
+    )
+    done = run_process("study", str(study), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(" [31mred second  line: 1 points")
+    assert "\x1b" not in done.stdout
