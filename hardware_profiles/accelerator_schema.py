@@ -28,15 +28,15 @@ class _Sourced(_Strict):
 
 
 class Positive(_Sourced):
-    """A number above 0."""
+    """A number above 0, in a range that arithmetic can hold."""
 
-    value: Annotated[float, Field(gt=0.0)]
+    value: Annotated[float, Field(ge=1e-12, le=1e24)]
 
 
 class NotNegative(_Sourced):
-    """A number of 0 or more."""
+    """A number of 0 or more, in a range that arithmetic can hold."""
 
-    value: Annotated[float, Field(ge=0.0)]
+    value: Annotated[float, Field(ge=0.0, le=1e12)]
 
 
 class Fraction(_Sourced):
@@ -48,7 +48,7 @@ class Fraction(_Sourced):
 class Count(_Sourced):
     """A whole number of 1 or more."""
 
-    value: Annotated[int, Field(ge=1)]
+    value: Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class GemmLawFile(_Strict):
