@@ -125,13 +125,16 @@ def main() -> int:
         out += ["", f"## {case.model} on {case.cluster}, {case.dtype}, sequences of {case.sequence:,}", "", *lines]
         fine &= holds
     if given.write:
+        load = f"{os.getloadavg()[1]:.0f} processes at a time on {os.cpu_count()} cores"
         when = time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
-        head = ["# How planning scales", "", INTRODUCTION.format(machine=machine(), when=when)]
+        head = ["# How planning scales", "", INTRODUCTION.format(machine=machine(), when=when, load=load)]
         given.write.write_text("\n".join([*head, *out, ""]))
     return int(given.check and not fine)
 
 
 INTRODUCTION = """Written by `python benchmarks/scale.py --write docs/scale.md` on one core of {machine}, {when}.
+The machine ran {load} meanwhile:
+with more processes than cores, processor time reads up to twice that of an idle machine.
 
 Seconds are processor time for a whole `plan()` with its proof and explanations and without refinement. *Cold* is the
 first plan of a process, with interpreter and imports; *warm* is the quicker of two more. *Strategies* are those of the
