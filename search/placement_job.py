@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.exposed import Collective, Pool
@@ -20,7 +20,7 @@ from shardwise.hardware_profiles.text_files import read_text
 from shardwise.launchers.base import get_launcher
 from shardwise.launchers.ranks import MEGATRON_ORDER
 
-from .plan import Plan
+from .plan import SCHEMA_VERSION, Plan
 
 MOST_BYTES = 64 << 20
 """A plan with every runner-up takes a few hundred kilobytes."""
@@ -61,7 +61,11 @@ def read_job(
     return _checked(job)
 
 
-class _CollectiveFile(BaseModel):
+class _File(BaseModel):
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class _CollectiveFile(_File):
     collective: str
     tensor_bytes: float = Field(ge=0)
     group_size: int = Field(ge=2)
@@ -69,7 +73,7 @@ class _CollectiveFile(BaseModel):
     count: float = Field(ge=0)
 
 
-class _PoolFile(BaseModel):
+class _PoolFile(_File):
     parallelism: str
     repeat: float = Field(ge=0)
     hidden_share: float = Field(ge=0, le=1)
@@ -78,7 +82,8 @@ class _PoolFile(BaseModel):
     collectives: list[_CollectiveFile]
 
 
-class _PlanFile(BaseModel):
+class _PlanFile(_File):
+    schema_version: int = Field(SCHEMA_VERSION, ge=SCHEMA_VERSION, le=SCHEMA_VERSION)
     model: str
     cluster: str
     num_gpus: int = Field(ge=1)

@@ -156,3 +156,10 @@ def test_where_without_nodes_is_refused(run_process, request_args):
     result = run_process("plan", *request_args({"--gpus": "8"}), "--no-refine", "--exclude", "n1")
     assert result.returncode == 2
     assert "--exclude goes with --topology FILE or --nodes LIST" in result.stderr
+
+
+def test_a_plan_of_a_later_schema_is_not_read_as_this_one(run_process, folder):
+    document = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    (folder / "later.json").write_text(json.dumps({**document, "schema_version": 99}), encoding="utf-8")
+    result = run_process("place", "--plan", "later.json", "--topology", "topology.conf")
+    assert (result.returncode, "later.json: schema_version" in result.stderr) == (2, True), result.stderr
