@@ -18,12 +18,12 @@ from shardwise.launchers.rule import violations
 
 from .bounds import split_bounds
 from .compositions import Compositions, compositions, rank_params
-from .cuts import best_cut, group_of, linear_s
+from .cuts import best_cut, group_of
 from .loads import Loads
 from .opening import least_share
 from .rows import kind_rows
 from .split import Split, one_number, solve_split, splittable
-from .turns import least_turns_s
+from .turns import least_pipeline_s
 
 if TYPE_CHECKING:
     from .exact import Found
@@ -66,9 +66,10 @@ class Closer:
             return math.inf
         if unit.strategy.schedule != "interleaved":
             return self._cut(unit, uniform)
-        turns = least_turns_s(self.found.problem, unit.strategy, rows := kind_rows(self._group(unit.strategy)))
+        rows = kind_rows(self._group(unit.strategy))
         whole = Loads.of(unit.strategy, rows, None, math.inf, math.inf).whole_s
-        unit, loads = self._refreshed(unit, float(linear_s(unit.strategy, turns, whole)))
+        least = least_pipeline_s(self.found.problem, unit.strategy, rows, whole)
+        unit, loads = self._refreshed(unit, least)
         if not self.found.beats(unit.bound_s):
             return math.inf
         if self.is_exact(unit.strategy):

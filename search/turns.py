@@ -1,4 +1,4 @@
-"""The least time that the turns of an interleaved pipeline take together, by dynamic programming.
+"""The least time that an interleaved pipeline takes, from its turns alone, by dynamic programming.
 
 While one rank runs its k-th chunk the others run theirs, so a turn lasts as long as its slowest chunk. The chunks of a
 turn are consecutive in the model: over every way to cut the layers into turns and the turns into chunks, memory and the
@@ -6,6 +6,10 @@ sums of each rank left aside, the least sum of turns bounds the pipeline from be
 """
 
 from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,24 +19,82 @@ from shardwise.costmodel.strategy import Strategy
 from .cuts import running_counts
 from .rows import KindRows
 
+_EXACT = 1e-6
+_EVALUATIONS = 48
+"""Limits on the filling that are looked at, at most; the bound is within their spacing of the best of its kind."""
 
-def least_turns_s(problem: Problem, strategy: Strategy, rows: KindRows) -> float:
-    """Seconds per micro-batch of all turns together, at least, for the rows of one interleaved strategy."""
-    run = np.cumsum(np.diff(running_counts(problem), axis=0) @ rows.time[: rows.num_kinds, 0])
-    run = np.concatenate([[0.0], run])
-    stretch = run[None, :] - run[:, None]
-    held = np.arange(len(run))[None, :] - np.arange(len(run))[:, None]
-    chunk = np.where(held >= 1, stretch, np.inf)
-    # The model's first and last chunk may hold nothing but the embedding or the head.
-    first = np.where(held[0] >= 0, stretch[0] + rows.first_s[0], np.inf)
-    last = np.where(held[:, -1] >= 0, stretch[:, -1] + rows.last_s[0], np.inf)
-    inner, others = _split(chunk, strategy.pp), strategy.pp - 1
-    rest = _split(chunk, others)
-    reached = np.maximum(first[:, None], rest).min(axis=0)
-    for _ in range(strategy.vpp - 2):
-        reached = (reached[:, None] + inner).min(axis=0)
-    final = np.maximum(rest, last[None, :]).min(axis=1)
-    return float((reached + final).min())
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The least time that turns take together under a limit on how long the pipeline fills, by dynamic programming.
+
+    Seconds per micro-batch of consecutive layers ``[i, j]`` as one turn: ``slowest`` its slowest chunk at least,
+    ``whole`` all its chunks together; the first turn begins at layer 0 with the embedding, the last one ends with the
+    head.
+    """
+
+    first: tuple[Array, Array]
+    inner: tuple[Array, Array]
+    last: tuple[Array, Array]
+    count: int
+
+    @classmethod
+    def of(cls, problem: Problem, strategy: Strategy, rows: KindRows) -> Turns:
+        """For the rows of one interleaved strategy."""
+        run = np.cumsum(np.diff(running_counts(problem), axis=0) @ rows.time[: rows.num_kinds, 0])
+        run = np.concatenate([[0.0], run])
+        stretch = run[None, :] - run[:, None]
+        held = np.arange(len(run))[None, :] - np.arange(len(run))[:, None]
+        chunk = np.where(held >= 1, stretch, np.inf)
+        # The model's first and last chunk may hold nothing but the embedding or the head.
+        first = np.where(held[0] >= 0, stretch[0] + rows.first_s[0], np.inf)
+        last = np.where(held[:, -1] >= 0, stretch[:, -1] + rows.last_s[0], np.inf)
+        inner, rest = _split(chunk, strategy.pp), _split(chunk, strategy.pp - 1)
+        begun = np.maximum(first[:, None], rest).min(axis=0)
+        ended = np.maximum(rest, last[None, :]).min(axis=1)
+        return cls(
+            (begun, stretch[0] + rows.first_s[0]), (inner, stretch), (ended, stretch[:, -1] + rows.last_s[0]),
+            strategy.vpp,
+        )  # fmt: skip
+
+    def least_s(self, fill_s: float) -> float:
+        """Seconds of all turns together where the chunks of a turn but its slowest take ``fill_s`` at most."""
+        begun, inner, ended = (np.maximum(s, whole - fill_s) for s, whole in (self.first, self.inner, self.last))
+        reached = begun
+        for _ in range(self.count - 2):
+            reached = (reached[:, None] + inner).min(axis=0)
+        return float((reached + ended).min())
+
+
+def least_pipeline_s(problem: Problem, strategy: Strategy, rows: KindRows, whole_s: float) -> float:
+    """Seconds in an interleaved pipeline that no split undercuts; ``whole_s`` per micro-batch of all ranks together.
+
+    ``m · turns + max(others / v, fill)`` as ``step.pipeline_s`` has it: turns may be shorter where the pipeline may
+    fill for longer. Every stretch of limits on the filling is bounded by its quickest turns and its shortest filling;
+    the stretch of the least bound is halved until the bound is attained or ``_EVALUATIONS`` are made.
+    """
+    turns, m, v = Turns.of(problem, strategy, rows), strategy.num_microbatches, strategy.vpp
+
+    def pipeline(together: float, fill: float) -> float:
+        return m * together + max((whole_s - together) / v, fill)
+
+    loosest = turns.least_s(math.inf)
+    if not math.isfinite(loosest):
+        return math.inf
+    widest = max(float(np.max(whole[np.isfinite(slow)])) for slow, whole in (turns.first, turns.inner, turns.last))
+    # (bound, shortest filling, longest filling, turns at the longest)
+    stretches = [(pipeline(loosest, 0.0), 0.0, widest, loosest)]
+    for _ in range(_EVALUATIONS):
+        bound, low, high, together = stretches[0]
+        if bound >= pipeline(together, high) * (1.0 - _EXACT):
+            break
+        heapq.heappop(stretches)
+        middle = (low + high) / 2.0
+        tighter = turns.least_s(middle)
+        if math.isfinite(tighter):
+            heapq.heappush(stretches, (pipeline(tighter, low), low, middle, tighter))
+        heapq.heappush(stretches, (pipeline(together, middle), middle, high, together))
+    return stretches[0][0]
 
 
 def _split(chunk: Array, parts: int) -> Array:

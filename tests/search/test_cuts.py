@@ -15,7 +15,7 @@ from shardwise.costmodel.estimate import estimate
 from shardwise.costmodel.strategy import RECOMPUTES, Strategies, Strategy
 from shardwise.search.cuts import FOLDED, best_cut
 from shardwise.search.rows import kind_rows
-from shardwise.search.turns import least_turns_s
+from shardwise.search.turns import Turns, least_pipeline_s
 
 from .small import compositions, dense_model, group_of, moe_model, problem
 
@@ -98,18 +98,30 @@ def test_ranks_stay_under_a_limit_on_parameters():
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(4, 7), st.integers(0, 3), st.sampled_from([8192, 200_000]))
-def test_no_interleaved_split_has_shorter_turns(layers, first_dense, vocabulary):
+@given(st.integers(4, 7), st.integers(0, 3), st.sampled_from([8192, 200_000]), st.sampled_from([2, 4, 32]))
+def test_no_interleaved_split_has_shorter_turns(layers, first_dense, vocabulary, m):
     model = replace(moe_model(layers, 256, 4, 4, first_dense=first_dense), vocab_size=vocabulary)
-    p = problem(model, gpus=2, batch=4, sequence=2048)
-    s = Strategy(pp=2, vpp=2, schedule="interleaved", num_microbatches=4)
+    p = problem(model, gpus=2, batch=m, sequence=2048)
+    s = Strategy(pp=2, vpp=2, schedule="interleaved", num_microbatches=m)
     rows = kind_rows(group_of(p, Strategies.of([s])))
     running = np.concatenate([[0.0], np.cumsum([rows.time[k, 0] for k in model.layers])])
 
-    def turns(split):
+    def chunks(split):
         seconds = np.diff(running[np.cumsum([0, *split])])
         seconds[0] += rows.first_s[0]
         seconds[-1] += rows.last_s[0]
-        return max(seconds[:2]) + max(seconds[2:])
+        return seconds
 
-    assert least_turns_s(p, s, rows) == pytest.approx(min(map(turns, compositions(layers, 4))))
+    def turns(split):
+        return max(chunks(split)[:2]) + max(chunks(split)[2:])
+
+    def pipeline(split):
+        one, other = chunks(split)[:2], chunks(split)[2:]
+        fill = max(sum(one) - max(one), sum(other) - max(other))
+        return m * turns(split) + max((whole - turns(split)) / 2, fill)
+
+    splits = list(compositions(layers, 4))
+    whole = float(sum(chunks(splits[0])))
+    assert Turns.of(p, s, rows).least_s(np.inf) == pytest.approx(min(map(turns, splits)))
+    least = min(map(pipeline, splits))
+    assert least * (1 - 1e-3) <= least_pipeline_s(p, s, rows, whole) <= least * (1 + 1e-9)
