@@ -96,7 +96,6 @@ def _one(value: Array | Ints | float) -> float:
 def _layer_pools(group: Group, share: Array, rank: int) -> Iterator[Pool]:
     passes = _one(group.strategies.num_microbatches) * group.share
     kinds = group.problem.model.kinds
-    ring = int(group.table.geometry.ring[0])
     for kind, comms in enumerate(group.table.comms):
         held = float(group.counts[rank, kind])
         if not held:
@@ -106,13 +105,11 @@ def _layer_pools(group: Group, share: Array, rank: int) -> Iterator[Pool]:
             comms = (*comms, *selective_comms(group.problem, kinds[kind], group.table.geometry))
         for comm in comms:
             again = float(share[rank, 0]) if inside and comm.phase == "forward" else 0.0
-            yield _layer_pool(group, comm, held * passes * (1.0 + again), ring)
+            yield _layer_pool(group, comm, held * passes * (1.0 + again))
 
 
-def _layer_pool(group: Group, comm: Comm, repeat: float, ring: int) -> Pool:
-    # A ring of context parallelism is timed as one hop between neighbours; its group is the whole ring.
-    size = ring if comm.parallelism == "cp" and comm.collective == "p2p" else int(comm.size[0])
-    count = _one(comm.count)
+def _layer_pool(group: Group, comm: Comm, repeat: float) -> Pool:
+    size, count = int(comm.size[0]), _one(comm.count)
     collective = Collective(comm.collective, _one(comm.nbytes), size, int(comm.stride[0]), count)
     some = (collective,) if count > 0 and size > 1 else ()
     slowdown = group.problem.runtime.overlap_slowdown

@@ -86,10 +86,9 @@ def load(group: Group, share: Array) -> Load:
 def turns_s(group: Group, seconds: Array) -> tuple[Array, Array]:
     """What uneven virtual stages add to an interleaved pipeline: to each micro-batch, and to its filling, ``[u]`` each.
 
-    Ranks take turns: while one runs its k-th chunk the others run theirs, so a turn lasts as long as its slowest chunk.
-    The turns together exceed the slowest rank's own work unless every turn is paced by that rank. And the last rank
-    cannot begin its k-th turn before the first micro-batch has passed the k-th chunks of all others, for which it has
-    no work of its own: the longest turn's other chunks are idle time. ``seconds`` ``[kind, u]``.
+    Ranks take turns, each as long as its slowest chunk: together they exceed the slowest rank's own work unless every
+    turn is paced by that rank. And the last rank cannot begin its k-th turn before the first micro-batch has passed the
+    k-th chunks of all others: the longest turn's other chunks are idle time. ``seconds`` ``[kind, u]``.
     """
     if group.schedule != "interleaved":
         return np.zeros(seconds.shape[1]), np.zeros(seconds.shape[1])
@@ -184,10 +183,7 @@ def p2p_s(group: Group) -> Array:
 
 
 def message_s(problem: Problem, s: Strategies, nbytes: Array, gathered: Array) -> Array:
-    """Mean seconds to send to the neighbouring stage and to gather there.
-
-    Where several stages share a domain of the innermost tier, only some of the boundaries cross to another one.
-    """
+    """Mean seconds to send to the neighbouring stage, which only some boundaries leave a domain for, and to gather."""
     stride = s.tp * s.cp * s.dp
     near, far = (problem.cluster.collective_time_s("p2p", nbytes, size, stride) for size in (np.full(len(s), 2), s.pp))
     crossing = np.ceil(s.pp * stride / problem.cluster.domains[0]) - 1.0

@@ -17,8 +17,8 @@ from .space import Space
 if TYPE_CHECKING:
     import optuna
 
-_OFFLOAD_STEPS = 16
-"""Shares of the optimizer on the host are tried in sixteenths: between none and all, which the space holds."""
+_OFFLOAD_STEPS = 100
+"""Shares of the optimizer on the host are tried in hundredths, as fine as the space's own."""
 
 _BUCKETS = (0, 2, 4, 8, 16, 32)
 """Gradient buckets of a rank that are tried; 0 is one a layer."""

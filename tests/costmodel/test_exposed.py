@@ -19,13 +19,20 @@ CASES = [
 
 
 def on_the_ideal_cluster(estimate):
-    """Exposed seconds of each parallelism; a ring or pipeline message goes to the neighbour in the next block."""
+    """Exposed seconds of each parallelism.
+
+    A ring is as slow as its slowest hop; of a pipeline's boundaries only some leave the innermost domain.
+    """
     cluster, out = estimate.problem.cluster, {}
     for pool in estimate.pools:
         total = 0.0
         for c in pool.collectives:
-            size = 2 if c.collective == "p2p" else c.group_size
-            total += c.count * float(cluster.collective_time_s(c.collective, c.tensor_bytes, size, c.stride))
+            far = float(cluster.collective_time_s(c.collective, c.tensor_bytes, c.group_size, c.stride))
+            if pool.parallelism == "pp" and c.collective == "p2p":
+                near = float(cluster.collective_time_s("p2p", c.tensor_bytes, 2, c.stride))
+                crossing = min(c.group_size - 1, -(-c.group_size * c.stride // cluster.domains[0]) - 1)
+                far = near + (far - near) * crossing / (c.group_size - 1)
+            total += c.count * far
         out[pool.parallelism] = out.get(pool.parallelism, 0.0) + float(pool.exposed_s(total))
     return out
 
