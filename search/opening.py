@@ -160,10 +160,12 @@ def _shares(space: Space, rows: Strategies) -> Iterator[tuple[Array | float, Int
         yield float(share), everything
     if len(values) <= _FEW:
         return
-    able = np.flatnonzero(space.allows(rows.replace(offload_optimizer=values[1], recompute=0)))
+    some = rows.replace(offload_optimizer=values[1])
+    full = bool(np.any(rows.recompute == FULL))
+    able = np.flatnonzero(_any_layers(space, some) if full else space.allows(some))
     if not len(able):
         return
-    if not np.any(rows.recompute == FULL):
+    if not full:
         share = least_share(values, least_offload(space.problem, rows.take(able)))
         between = (share > values[0]) & (share < values[-1])
         yield share[between], able[between]

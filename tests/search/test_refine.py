@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 
 import numpy as np
 import optuna
@@ -148,7 +149,8 @@ print(refined(p, trials={trials}, storage={storage!r}, **wishes)[2].trials, flus
 def worker(storage, trials, pause=0.0):
     """The refinement of ``pressed()`` in a process of its own, each trial taking at least ``pause`` seconds."""
     code = WORKER.format(tests=str(Path(__file__).parent.parent), storage=storage, trials=trials, pause=pause)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    # Not from the clone: its folder shardwise/ would hide the installed package.
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=gettempdir())
 
 
 @pytest.mark.parametrize("kind", ["journal", pytest.param("sqlite", marks=pytest.mark.slow)])

@@ -132,7 +132,7 @@ def test_kill_nine_loses_nothing(tmp_path):
         "--out",
         str(tmp_path),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path)
     journal = tmp_path / NAME
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (journal.exists() and journal.read_bytes().count(b"\n") > 5):
