@@ -62,10 +62,11 @@ def agrees_with_enumeration(p, who, pins):
     found = solve(p, who, splits=False, pins=pins)
     assert (found.best is None) == (strategy is None)
     if strategy is not None:
-        # Groups of ZeRO shards, and recomputing some layers with a part of the optimizer offloaded, are not enumerated:
-        # there the search may be faster, never slower.
+        # Groups of ZeRO shards, recomputing some layers with a part of the optimizer offloaded, and virtual stages that
+        # do not divide the layers are not enumerated: there the search may be faster, never slower.
         assert found.step_s <= best * (1.0 + 1e-9)
-        if found.best.zero_group == 0 and found.best.offload_optimizer in (0.0, 1.0):
+        whole = p.model.num_layers % (found.best.pp * found.best.vpp) == 0
+        if found.best.zero_group == 0 and found.best.offload_optimizer in (0.0, 1.0) and whole:
             assert found.step_s == pytest.approx(best, rel=1e-9)
 
 
