@@ -85,6 +85,10 @@ def split_bounds(
             out.bound_s[at] = np.maximum(floor_s[at], np.where(fits, whole.pipeline_s + whole.rest_s, np.inf))
             out.pipeline_s[at] = np.where(fits, whole.pipeline_s, np.inf)
             out.rest_s[at], out.longest_s[at] = whole.rest_s, whole.longest_s
+            # One micro-batch has no steady state that a slowest stage would pace: only what is known already holds.
+            lone = at[(few.strategies.num_microbatches == 1) & fits]
+            out.bound_s[lone], out.longest_s[lone] = floor_s[lone], np.inf
+            out.pipeline_s[lone] = out.rest_s[lone] = 0.0
     return out
 
 
