@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.costmodel.strategy import Strategy
+from shardwise.search.studies.points import strategy_of
 
 from . import words
 from .report import new_table, text_line
@@ -50,12 +50,6 @@ def _answer(row: dict[str, Any], priced: bool) -> list[str]:
         seconds(row["step_time_s"]), significant(row["tokens_per_s_per_gpu"]), percent(row["mfu"]), *price,
         gib(row["peak_memory_bytes"]), percent(row["proof.gap"]), words.short_layout(strategy_of(row)),
     ]  # fmt: skip
-
-
-def strategy_of(row: dict[str, Any]) -> Strategy:
-    """The strategy of a row, its layer split aside."""
-    names = set(Strategy().as_dict()) - {"layers_per_stage", "recompute_per_stage"}
-    return Strategy(**{name: row[f"strategy.{name}"] for name in names})
 
 
 def _short_axis(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardwise.search.studies.breakeven import strategy_of
+from shardwise.search.studies.points import strategy_of
 from shardwise.search.studies.whatif import Bill
 
 from . import words

@@ -13,6 +13,7 @@ from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.errors import InputError
 
 from .canonical import canonical
+from .deepspeed_json import flat_settings
 from .deepspeed_tables import READ, SCRIPT_OPTIONS, TOP_KEYS, UNMODELLED, ZERO_KEYS
 from .flag_reader import FlagReader, trimmed
 from .parsed import Files, Given, Option, Parsed, needed
@@ -30,7 +31,7 @@ def is_deepspeed(files: Files) -> bool:
 
 def parse_files(files: Files, given: Given) -> Parsed:
     """The job of ``ds_config.json`` and the script that names it. Raises InputError naming file, key and value."""
-    tables = {f: _settings(f, t) for f, t in files.items() if f.endswith(".json")}
+    tables = {f: flat_settings(f, t) for f, t in files.items() if f.endswith(".json")}
     if not tables:
         raise InputError(f"{', '.join(files)}: no JSON settings of DeepSpeed among them")
     scripts = {f: t for f, t in files.items() if f not in tables and not f.startswith("hostfile")}
@@ -156,23 +157,6 @@ def _complete(
 
 
 # ---- the settings
-
-
-def _settings(file: str, text: str) -> dict[str, Any]:
-    """A JSON document with the keys of its tables dotted; offloading stays a table."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{file}: not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise InputError(f"{file}: expected a JSON object of DeepSpeed settings")
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    return flat
 
 
 def _sorted(file: str, table: Mapping[str, Any]) -> dict[str, tuple[Option, ...]]:

@@ -16,6 +16,7 @@ from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.errors import InputError
 
 from .canonical import canonical
+from .deepspeed_json import flat_settings
 from .flag_reader import FlagReader, trimmed
 from .megatron_read import known_options, read_model, takes_value
 from .parsed import Files, Given, Option, Parsed, needed, with_batch
@@ -95,7 +96,7 @@ def parse_files(files: Files, given: Given) -> Parsed:
     if not found:
         raise InputError(f"{source}: no --option found: expected a launch script of Megatron-DeepSpeed")
     flags = FlagReader(found)
-    settings = {f: _settings(f, t) for f, t in files.items() if f.endswith(".json")}
+    settings = {f: flat_settings(f, t) for f, t in files.items() if f.endswith(".json")}
     return _job(flags, [flag for _, flag in found], settings, files, given, source)
 
 
@@ -177,23 +178,6 @@ def _split(flags: FlagReader, method: str, num_layers: int, pp: int) -> tuple[in
 
 
 # ---- its settings
-
-
-def _settings(file: str, text: str) -> dict[str, Any]:
-    """A JSON document as dotted keys."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{file}: not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise InputError(f"{file}: expected a JSON object of DeepSpeed settings")
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    return flat
 
 
 def _number(settings: Mapping[str, Any], key: str, default: int | None = None) -> int | None:

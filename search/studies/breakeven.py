@@ -15,7 +15,7 @@ from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
 
 from .knobs import inputs
-from .points import OK, Row, make_point, solve
+from .points import OK, Row, make_point, solve, strategy_of
 from .runner import Progress
 from .study_file import StudyFile, make_file
 from .whatif import Base, refusal
@@ -171,12 +171,3 @@ def layout_of(row: Row) -> tuple[Any, ...]:
     if row["status"] != OK:
         return (row["status"],)
     return tuple(row[f"strategy.{name}"] for name in LAYOUT)
-
-
-def strategy_of(row: Row) -> Strategy:
-    """The whole strategy of a row with an answer."""
-    values: dict[str, Any] = {name: row[f"strategy.{name}"] for name in Strategy().as_dict()}
-    for name in ("layers_per_stage", "recompute_per_stage"):
-        text = values[name]
-        values[name] = None if text in (None, "") else tuple(int(x) for x in str(text).split())
-    return Strategy(**values)

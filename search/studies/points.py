@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.costmodel.estimate import Estimate
+from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
 
 from ..objective import usd_per_token
@@ -104,3 +105,12 @@ def _proof(proof: dict[str, Any]) -> Row:
 
 def _flat(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def strategy_of(row: Row) -> Strategy:
+    """The whole strategy of a row with an answer."""
+    values: dict[str, Any] = {name: row[f"strategy.{name}"] for name in Strategy().as_dict()}
+    for name in ("layers_per_stage", "recompute_per_stage"):
+        text = values[name]
+        values[name] = None if text in (None, "") else tuple(int(x) for x in str(text).split())
+    return Strategy(**values)
