@@ -74,7 +74,7 @@ def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> 
     seconds = counts @ rows.time[:, 0]
     layers = np.maximum(1.0, counts[:, :k].sum(axis=1) + counts[:, k + 2])
     each = (counts @ rows.again[:, 0]) / layers  # a rank recomputes a whole number of its layers, each the mean of them
-    most = np.floor((longest_s - seconds) / np.where(each > 0.0, each, np.inf) + 1e-9)
+    most = np.floor(_share(longest_s - seconds, each) + 1e-9)  # without a limit all of them
     repeated = each * np.clip(most, 0.0, layers)
     slow = seconds + repeated >= least_s * (1.0 - 1e-9)
     if not slow.any():
@@ -87,7 +87,7 @@ def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> 
 
 
 def _share(part: Array, whole: Array) -> Array:
-    """``part / whole``. A rank that takes no time, its kernels hidden behind the host's launches, has no parts."""
+    """``part / whole``, zero where the whole is none: kernels hidden behind the host's launches take no time."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)
 
 
