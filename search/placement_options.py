@@ -87,11 +87,12 @@ def _options_of(
     most_spans = [limit for _, limit in spans for _ in loads for _ in nics]
     times = _times(instance, index, rows)
     lowest = [shape.crossing[inside + 1 + level] for level in range(levels)]
+    largest = _largest(instance, index)
     for level in range(levels) if g.family != "p2p" and not _alike(instance, index) else ():
-        # Where kinds differ in how their tiers compare, all but the first are held to their least.
+        # Where kinds differ in how their tiers compare, all but the largest are held to their least.
         alone = [(s, tuple(v if k == level else lowest[k] for k, v in enumerate(load)), nic) for s, load, nic in rows]
         low = _times(instance, index, alone)
-        times[1:] = [np.minimum(t, other) for t, other in zip(times[1:], low[1:], strict=True)]
+        times = [t if u == largest else np.minimum(t, low[u]) for u, t in enumerate(times)]
     exposed = _exposed(instance, index, least, times)
     kept = np.flatnonzero(exposed <= most)
     found = [Option(most_spans[at], *rows[at][1:], tuple(float(t[at]) for t in times)) for at in kept]
@@ -157,8 +158,13 @@ def _alike(instance: Instance, index: int) -> bool:
     return bool(shares.size == 0 or np.allclose(shares / shares[:, :1], shares[:1] / shares[:1, :1]))
 
 
+def _largest(instance: Instance, index: int) -> int:
+    """The user of an entry of ``groups`` that moves most bytes: its seconds tell loads apart best."""
+    return int(np.argmax([instance.pools[p].collectives[c].tensor_bytes for p, c in instance.users[index]]))
+
+
 Column = tuple[tuple[float, ...], tuple[float, ...]]
-"""Loads of a level, ascending, and the first user's seconds with each."""
+"""Loads of a level, ascending, and the largest user's seconds with each in a group that crosses every level."""
 
 
 def _load_sets(columns: list[Column]) -> list[tuple[float, ...]]:
@@ -183,19 +189,29 @@ def _column(
         values = np.unique(np.append((_units(g)[:, None] / np.unique(capacity)[None]).ravel(), 0.0))
     floor = shape.crossing[tier]
     values = np.unique(np.append(values[values > floor], floor))
-    # What crosses a tier counts only where something does.
-    spans = tuple(
-        np.full(len(values), max(s, 2.0) if instance.fabric.inside <= k < tier else s)
-        for k, s in enumerate(shape.spans)
-    )
-    crossing = tuple(values if k == tier else np.full(len(values), c) for k, c in enumerate(shape.crossing))
-    times = instance.many_seconds(index, spans, crossing)
+    times = _crossing_times(instance, index, tier, tier, shape, values)
     floored = [np.minimum(t, t - t[0] + low) for t, low in zip(times, least[index], strict=True)]
     fits = _exposed(instance, index, least, floored) <= most
     fits[0] = True
     if fits[-1] and len(values) >= _MOST_VALUES:
         return None
-    return tuple(values[fits].tolist()), tuple(np.maximum.accumulate(times[0][fits]).tolist())
+    # Loads of two levels compare where all else is equal: latency, too.
+    across = _crossing_times(instance, index, tier, len(shape.spans) - 1, shape, values)
+    across_s = across[_largest(instance, index)][fits]
+    return tuple(values[fits].tolist()), tuple(np.maximum.accumulate(across_s).tolist())
+
+
+def _crossing_times(
+    instance: Instance, index: int, tier: int, outermost: int, shape: Least, values: Array
+) -> list[Array]:
+    """Seconds of every user where the busiest uplink into a tier has these loads, in groups that reach ``outermost``.
+
+    What crosses a tier counts only where something does; all else is at its least.
+    """
+    inside = instance.fabric.inside
+    spans = [max(s, 2.0) if inside <= k < outermost else s for k, s in enumerate(shape.spans)]
+    crossing = tuple(values if k == tier else np.full(len(values), c) for k, c in enumerate(shape.crossing))
+    return instance.many_seconds(index, tuple(np.full(len(values), s) for s in spans), crossing)
 
 
 def _units(g: Groups) -> Array:

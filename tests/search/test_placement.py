@@ -134,6 +134,18 @@ def test_small_problems_equal_trying_every_order(problem, rack):
     assert found.proven
 
 
+def test_loads_of_levels_that_differ_in_latency_are_told_apart():
+    """Groups that cross racks and leaves: five nodes that are racks by themselves, little beside a lot on one group."""
+    strategy = Strategy(tp=5, cp=2, ep=2, num_microbatches=4)
+    pools = pools_of(strategy, [10.0, 1e7, 1e6, 1e6])
+    system, topology = cluster(5, rack=2), tree([2, 3])
+    instance = Instance(fabric_of(system, topology, names(5)), pools, 5, wrap=False)
+    best = min(map(instance.cost, permutations_of(5)))
+    found = place(document(strategy, pools), topology, names(5), cluster=system)
+    assert found.sorted_exposed_s > 1.5 * best
+    assert found.exposed_s == pytest.approx(best, rel=1e-9)
+
+
 @FEW
 @given(problems(), st.integers(1, 2), st.sampled_from([0.25, 0.5, 1.0]))
 def test_spares_and_slow_nodes_equal_trying_every_choice(problem, spares, share):
