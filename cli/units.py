@@ -65,3 +65,8 @@ def significant(value: float) -> str:
         return f"{value:.0f}"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and what it counts: ``1 point``, ``1,200 points``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -11,7 +11,8 @@ import click
 from shardwise.costmodel.workload import DTYPES, OPTIMIZERS
 from shardwise.hardware_profiles.errors import InputError
 
-from .options import integer, json_option, number, read_wishes
+from .options import counts as several
+from .options import duration, integer, json_option, number, read_wishes
 from .output import console, print_json
 from .study import counted
 
@@ -176,6 +177,43 @@ def breakeven(
     from .whatif_report import print_even
 
     print_even(console(), vary, (low, high), against, metric, value)
+
+
+@whatif.command("fewest-gpus")
+@base_options(gpus=False)
+@click.option("--gpus", "counts", type=several, help="Counts to look at: 64,96,128 or 8..1024.  [default: 1..4096]")
+@click.option("--max-step-time", type=duration, help="Longest step that will do: 12s.")
+@click.option("--tokens", type=number, help="Tokens of the whole run: 15e12.")
+@click.option("--deadline", type=duration, help="Longest that the run of --tokens may take: 30d.")
+@click.option("--tokens-per-s", type=number, help="Least throughput of the whole job.")
+@click.option("--price-per-gpu-hour", type=number, help="US dollars.  [default: the cluster profile's]")
+@json_option
+def fewest_gpus(
+    base: dict[str, Any],
+    runs: Runs,
+    counts: int | tuple[int, ...] | range | None,
+    max_step_time: float | None,
+    tokens: float | None,
+    deadline: float | None,
+    tokens_per_s: float | None,
+    price_per_gpu_hour: float | None,
+    as_json: bool,
+) -> None:
+    """The fewest GPUs on which the job fits at all, or keeps to a limit, and what the counts around that do."""
+    from shardwise.search.studies.fewest import DEFAULT_COUNTS, Limits
+    from shardwise.search.studies.fewest import fewest_gpus as ask
+
+    if deadline is not None and tokens is None:
+        raise InputError("--deadline says when a run must end: give its --tokens too")
+    limits = Limits(max_step_time, tokens, deadline, tokens_per_s)
+    priced = {**base, "price_per_gpu_hour": price_per_gpu_hour}
+    answer = ask(priced, DEFAULT_COUNTS if counts is None else counts, limits, runs=runs)
+    if as_json:
+        print_json(answer.as_dict())
+        return
+    from .whatif_report import print_fewest
+
+    print_fewest(console(), answer)
 
 
 @whatif.command()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardwise.search.studies.points import strategy_of
@@ -11,15 +12,18 @@ from shardwise.search.studies.whatif import Bill
 from . import words
 from .report import new_table, plain, text_line
 from .units import change as signed
-from .units import count, gib, percent, seconds, significant
+from .units import count, gib, percent, plural, seconds, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from shardwise.search.studies.breakeven import Change
+    from shardwise.search.studies.fewest import Count, Fewest
     from shardwise.search.studies.whatif import Scaling, Sensitivity
 
 Row = dict[str, Any]
+
+_DAY_S = 86400.0
 
 
 def print_scaling(out: Console, answer: Scaling) -> None:
@@ -93,6 +97,47 @@ def print_bills(out: Console, tokens: float, bills: Sequence[Bill | Row]) -> Non
         usd = "" if bill.usd is None else f"{bill.usd:,.0f}"
         table.add_row(*head, _step(row), f"{bill.days:,.1f}", f"{bill.gpu_hours:,.0f}", usd, _layout(row))
     out.print(table)
+
+
+def print_fewest(out: Console, answer: Fewest) -> None:
+    """The count, what proves it, and the counts around it."""
+    limit = "that fit at all" if answer.limit_s is None else f"for a step of {seconds(answer.limit_s)} or less"
+    text_line(out, f"fewest GPUs {limit}: {answer.gpus:,}")
+    ran = [c for c in answer.around if c.run_s is not None]
+    priced = any(c.run_usd is not None for c in ran)
+    more = [*(["days"] if ran else []), *(["US dollars"] if priced else [])]
+    table = new_table("Counts around it", "gpus", "verdict", "step time", "tokens/s/GPU", *more, "layout")
+    table.columns[1].justify = "left"
+    for c in answer.around:
+        rate = significant(c.row["tokens_per_s_per_gpu"]) if c.run_s or c.row["status"] == "ok" else ""
+        days = [] if not ran else [significant(c.run_s / _DAY_S) if c.run_s else ""]
+        usd = [] if not priced else [f"{c.run_usd:,.0f}" if c.run_usd is not None else ""]
+        verdict = f"{c.verdict} ←" if c.gpus == answer.gpus else c.verdict
+        table.add_row(f"{c.gpus:,}", verdict, _step(c.row), rate, *days, *usd, _layout_or_why(c))
+    out.print(table)
+    for text in _fewest_notes(answer):
+        text_line(out, f"  {text}")
+
+
+def _layout_or_why(c: Count) -> str:
+    if c.row["status"] != "ok":
+        return c.why
+    return f"{_layout(c.row)}{f'; {c.why}' if c.why else ''}"
+
+
+def _fewest_notes(answer: Fewest) -> Iterator[str]:
+    """What is proven of the smaller counts, and which larger ones do not do."""
+    why = Counter(c.reason.partition(":")[0] for c in answer.smaller if c.num_gpus not in answer.undecided)
+    told = f" ({', '.join(f'{reason}: {n:,}' for reason, n in sorted(why.items()))})" if why else ""
+    if answer.undecided:
+        yield f"not decided: {', '.join(f'{n:,}' for n in answer.undecided)}; no other smaller count does{told}"
+    elif answer.smaller:
+        yield f"none of the {plural(len(answer.smaller), 'smaller count')} does{told}"
+    else:
+        yield "it is the smallest count asked about"
+    failing = [f"{c.gpus:,}" for c in answer.around if c.gpus > answer.gpus and c.verdict != "enough"]
+    if failing:
+        yield f"more is not always enough: {', '.join(failing)} would not do"
 
 
 def print_comparison(out: Console, rows: Sequence[Row]) -> None:

@@ -41,9 +41,10 @@ def short_layout(strategy: Strategy, moe: bool = False) -> str:
     virtual = f"×{strategy.vpp}" if strategy.vpp > 1 else ""
     expert = f" EP{strategy.ep}" + (f" ETP{strategy.etp}" if strategy.etp > 1 else "") if moe or strategy.ep > 1 else ""
     context = f" CP{strategy.cp}" if strategy.cp > 1 else ""
+    host = f" {strategy.offload_optimizer:.0%} offload" if strategy.offload_optimizer else ""
     return (
         f"TP{strategy.tp}{'+SP' if strategy.sp else ''}{context} PP{strategy.pp}{virtual} DP{strategy.dp}{expert} "
-        f"{_sharding(strategy)} mbs {strategy.micro_batch_size} {recompute(strategy)}"
+        f"{_sharding(strategy)} mbs {strategy.micro_batch_size} {recompute(strategy)}{host}"
     )
 
 

@@ -42,6 +42,18 @@ def test_break_even_between_clusters(run):
     assert 0.1 < answer["value"] < 5  # a slower accelerator must be the cheaper one
 
 
+def test_fewest_gpus_says_which_counts_do_and_what_it_proved(run):
+    args = ["whatif", "fewest-gpus", *JOB, "--cluster", "dgx-h100", "--gpus", "8,16,24", "--tokens", "1e12"]
+    text = run(*args, "--deadline", "25d", "--price-per-gpu-hour", "2")
+    assert text.exit_code == 0, text.output
+    assert "smaller count" in text.stdout
+    answer = json.loads(run(*args, "--deadline", "25d", "--json").stdout)
+    enough = [c["gpus"] for c in answer["around"] if c["verdict"] == "enough"]
+    assert answer["gpus"] == min(enough)
+    steps = -(-1e12 // (64 * 2048))
+    assert answer["limit_s"] == pytest.approx(25 * 86400 / steps)
+
+
 def test_cost_and_comparison(run):
     bills = json.loads(
         run("whatif", "cost", *JOB, "--tokens", "1e9", "--on", "dgx-h100:8:2", "--on", "dgx-a100:8", "--json").stdout
@@ -62,6 +74,8 @@ def test_cost_and_comparison(run):
         (["cost", *JOB, "--tokens", "1e9", "--on", "dgx-h100"], "--on dgx-h100: expected CLUSTER:GPUS"),
         (["cost", *JOB, "--tokens", "nan", "--on", "dgx-h100:8"], "'nan' is not a number above 0"),
         (["cost", *JOB, "--tokens", "1e9", "--on", "dgx-h100:8:nan"], "--on dgx-h100:8:nan: 'nan' is not a number"),
+        (["fewest-gpus", *JOB, "--cluster", "dgx-h100", "--gpus", "9"], "whole nodes"),
+        (["fewest-gpus", *JOB, "--cluster", "dgx-h100", "--deadline", "1d"], "--tokens"),
         (["compare", *JOB, "dgx-h100:8", ""], "'': expected CLUSTER:GPUS"),
         (["breakeven", *JOB, *PLACE, "--vary", "speed", "--from", "1", "--to", "2"], "speed: unknown key"),
         (["breakeven", *JOB, *PLACE, "--vary", "gpus", "--from", "1", "--to", "2"], "whole numbers"),
