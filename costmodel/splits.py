@@ -29,6 +29,16 @@ def chunk_ranks(pp: int, vpp: int, schedule: str) -> tuple[int, ...]:
     return tuple(c % pp for c in range(pp * vpp))
 
 
+def layers_by_rank(layers: Sequence[int], pp: int, vpp: int, schedule: str) -> tuple[int, ...]:
+    """Layers that each pipeline rank holds under a split; with dualpipe those of its mirror image too."""
+    held = [0] * pp
+    for rank, count in zip(chunk_ranks(pp, vpp, schedule), layers, strict=True):
+        held[rank] += count
+        if schedule == "dualpipe":
+            held[pp - 1 - rank] += count
+    return tuple(held)
+
+
 def check_split(layers: Sequence[int], model: ModelSpec, pp: int, vpp: int) -> None:
     """Raise InputError unless the split has one entry per virtual stage and covers every layer."""
     if len(layers) != pp * vpp:

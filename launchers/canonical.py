@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwise.costmodel.splits import chunk_ranks, even_split
+from shardwise.costmodel.splits import even_split, layers_by_rank
 from shardwise.costmodel.strategy import Strategy
 
 
@@ -30,19 +30,11 @@ def canonical(strategy: Strategy, num_layers: int) -> Strategy:
     )
 
 
-def held_layers(split: Sequence[int], pp: int, vpp: int, schedule: str) -> list[int]:
-    """Layers of each pipeline rank, from those of each virtual stage in model order."""
-    held = [0] * pp
-    for rank, layers in zip(chunk_ranks(pp, vpp, schedule), split, strict=True):
-        held[rank] += layers
-    return held
-
-
 def _recomputed(s: Strategy, split: Sequence[int]) -> tuple[int, tuple[int, ...] | None]:
     """``recompute_layers`` and ``recompute_per_stage`` in their simplest spelling."""
     if s.recompute != "full" or (s.recompute_layers < 0 and s.recompute_per_stage is None):
         return -1, None
-    held = held_layers(split, s.pp, s.vpp, s.schedule)
+    held = list(layers_by_rank(split, s.pp, s.vpp, s.schedule))
     wanted = list(s.recompute_per_stage or (min(s.recompute_layers, h) for h in held))
     if wanted == held:
         return -1, None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shardwise.costmodel.host import host_room_bytes, optimizer_host_bytes
 from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.splits import layers_by_rank
 from shardwise.costmodel.strategy import Strategies, Strategy, enum_code
 
 from .facts import model_facts
@@ -306,8 +307,15 @@ def _split_hint(problem: Problem, s: Strategy) -> Mapping[str, Any]:
 
 def _recompute_layers(problem: Problem, s: Strategies) -> Allowed:
     full = s.recompute == _FULL
-    most = problem.model.num_layers - s.pp + 1
-    return np.where(full, (s.recompute_layers >= -1) & (s.recompute_layers <= most), s.recompute_layers == -1)
+    return np.where(
+        full, (s.recompute_layers >= -1) & (s.recompute_layers <= _most_layers(problem, s)), s.recompute_layers == -1
+    )
+
+
+def _most_layers(problem: Problem, s: Strategies) -> NDArray[np.int64]:
+    """Layers that a pipeline rank can hold, ``[n]``: the first and the last stage may be empty, under zb-v any."""
+    inside = np.where(s.schedule == _DUALPIPE, s.pp - 4, np.where(s.schedule == _ZBV, 0, s.pp - 3))
+    return np.asarray(problem.model.num_layers - np.maximum(0, inside))
 
 
 def _recompute_split(problem: Problem, s: Strategy) -> bool:
@@ -317,14 +325,14 @@ def _recompute_split(problem: Problem, s: Strategy) -> bool:
         return False
     if s.layers_per_stage is None or not _layer_split(problem, s):
         return max(s.recompute_per_stage) <= problem.model.num_layers
-    held = [sum(s.layers_per_stage[rank :: s.pp]) for rank in range(s.pp)]
-    return s.schedule == "zb-v" or all(r <= h for r, h in zip(s.recompute_per_stage, held, strict=True))
+    held = layers_by_rank(s.layers_per_stage, s.pp, s.vpp, s.schedule)
+    return all(r <= h for r, h in zip(s.recompute_per_stage, held, strict=True))
 
 
 def _recompute_hint(problem: Problem, s: Strategy) -> Mapping[str, Any]:
     if s.recompute != "full":
         return {"hint": "a number of layers goes with recompute = full only; leave it at -1"}
-    most = problem.model.num_layers - s.pp + 1
+    most = int(_most_layers(problem, Strategies.of([s]))[0])
     return {"hint": f"a pipeline rank holds at most {most} layers, and those of its split"}
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardwise.costmodel.evaluate import Evaluation, evaluate, least_offload
 from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.step import FULL
-from shardwise.costmodel.strategy import Strategies
+from shardwise.costmodel.strategy import Strategies, enum_code
 from shardwise.launchers.rule import allowed
 
 from .axes import SWITCHES, Columns
@@ -27,6 +27,8 @@ _FEW = 3
 
 _ROUNDING = 1e-9
 """What a share may fall short of the needed one: far below a byte."""
+
+_DUALPIPE = enum_code("schedule", "dualpipe")
 
 _CHUNK = 1 << 17
 """Strategies evaluated at once: bounds memory."""
@@ -196,7 +198,7 @@ def _mixtures(space: Space, rows: Strategies) -> tuple[Strategies, Ints]:
     if space.axes.counts_layers and not space.constraints.values("recompute_layers"):
         lone = np.flatnonzero(rows.offload_optimizer == values[0])
         few = rows.take(lone)
-        most = -(-space.problem.model.num_layers // few.pp)
+        most = _even_share(space.problem, few)
         unit = np.where(space.allows(few.replace(recompute_layers=1)), 1, few.vpp)
         layers = np.where(few.recompute_layers < 0, -(-most // unit) * unit, few.recompute_layers) - unit
         parts.append(few.replace(recompute_layers=layers).take(layers > 0))
@@ -247,6 +249,11 @@ def _layer_steps(space: Space, rows: Strategies) -> tuple[NDArray[np.int64], NDA
     return np.ones(len(rows), dtype=np.int64), np.asarray(rows.vpp)
 
 
+def _even_share(problem: Problem, rows: Strategies) -> NDArray[np.int64]:
+    """Layers that the fullest rank of an even split holds; with dualpipe those of its mirror image too, ``[n]``."""
+    return np.asarray(-(-problem.model.num_layers // rows.pp) * np.where(rows.schedule == _DUALPIPE, 2, 1))
+
+
 def fewest_layers(space: Space, rows: Strategies) -> Strategies:
     """The same strategies with the fewest recomputed layers that fit: memory falls as layers rise.
 
@@ -257,7 +264,7 @@ def fewest_layers(space: Space, rows: Strategies) -> Strategies:
     if pinned or not space.axes.counts_layers:
         return _first_fitting(space, rows, [int(v) for v in pinned if int(v) > 0] + [-1])
     unit = np.where(space.allows(rows.replace(recompute_layers=1)), 1, rows.vpp)
-    most = -(-space.problem.model.num_layers // rows.pp)
+    most = _even_share(space.problem, rows)
     low, high = np.zeros(len(rows), dtype=np.int64), -(-most // unit)
     while len(todo := np.flatnonzero(high - low > 1)):
         span = high[todo] - low[todo]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategy
-from shardwise.launchers.canonical import canonical, held_layers
+from shardwise.costmodel.splits import layers_by_rank
+from shardwise.launchers.canonical import canonical
 
 
 @pytest.mark.parametrize(
@@ -42,8 +43,9 @@ def test_what_has_an_effect_stays(s: Strategy) -> None:
 
 
 def test_the_second_turn_of_a_v_comes_back() -> None:
-    assert held_layers((1, 2, 3, 4), 2, 2, "zb-v") == [5, 5]
-    assert held_layers((1, 2, 3, 4), 2, 2, "interleaved") == [4, 6]
+    assert layers_by_rank((1, 2, 3, 4), 2, 2, "zb-v") == (5, 5)
+    assert layers_by_rank((1, 2, 3, 4), 2, 2, "interleaved") == (4, 6)
+    assert layers_by_rank((1, 2, 3, 4), 4, 1, "dualpipe") == (5, 5, 5, 5)
 
 
 @given(
