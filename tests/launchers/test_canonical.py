@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.costmodel.splits import even_split
+from shardwise.costmodel.splits import even_split, layers_by_rank
 from shardwise.costmodel.strategy import Strategy
-from shardwise.costmodel.splits import layers_by_rank
 from shardwise.launchers.canonical import canonical
 
 
