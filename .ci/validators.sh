@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes an environment with the real Megatron-Core and DeepSpeed, one with torchtitan, and one with Accelerate and
 # nanotron, and names their interpreters in SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON,
-# SHARDWISE_TORCHTITAN_PYTHON, SHARDWISE_ACCELERATE_PYTHON and SHARDWISE_NANOTRON_PYTHON. Source it.
+# SHARDWISE_TORCHTITAN_PYTHON, SHARDWISE_ACCELERATE_PYTHON and SHARDWISE_NANOTRON_PYTHON; installs Slurm. Source it.
 #
 # They are environments of their own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU
 # and no Triton: the runners in tests/launchers/validators stand in for the kernels.
@@ -51,3 +51,16 @@ fi
 
 export SHARDWISE_ACCELERATE_PYTHON=$accelerate_venv/bin/python
 export SHARDWISE_NANOTRON_PYTHON=$accelerate_venv/bin/python
+
+# Debian's own Slurm: controller, daemons and clients, where this is root on a machine with apt-get.
+have_slurm() {
+  local program
+  for program in slurmctld slurmd sbatch srun munged; do
+    command -v "$program" >/dev/null || return 1
+  done
+}
+if ! have_slurm && [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    slurmctld slurmd slurm-client munge >/dev/null || true
+fi
+have_slurm || echo "Slurm cannot be installed here: its tests are skipped"

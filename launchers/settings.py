@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from shardwise.hardware_profiles.errors import InputError
+
+# What Slurm takes as it is: quotes and # break its directives, a backslash is dropped, a slash is a folder of the log.
+_NAME = re.compile(r"\w[\w.+=-]*")
+_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED", re.IGNORECASE)
+_HOST = re.compile(r"\w[\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,19 @@ class LaunchSettings:
             raise InputError("launch settings: microbatch_group, buckets: expected 0 or more")
         if self.gpus_per_node is not None and self.gpus_per_node < 1:
             raise InputError(f"launch settings: gpus_per_node = {self.gpus_per_node}: expected 1 or more")
-        for text in (self.job_name, self.time_limit, *self.hosts):
-            if not text or any(c.isspace() or not c.isprintable() for c in text):
-                raise InputError(f"launch settings: {text!r}: expected a name without spaces")
+        if not _NAME.fullmatch(self.job_name):
+            raise InputError(
+                f"launch settings: job_name = {self.job_name!r}: expected letters, digits and any of . _ + = -"
+            )
+        if not _TIME.fullmatch(self.time_limit):
+            raise InputError(
+                f"launch settings: time_limit = {self.time_limit!r}: expected MINUTES, HOURS:MINUTES:SECONDS, "
+                "DAYS-HOURS:MINUTES:SECONDS or UNLIMITED"
+            )
+        seen: set[str] = set()
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                raise InputError(f"launch settings: hosts: {host!r}: expected the name of one host")
+            if host in seen:
+                raise InputError(f"launch settings: hosts: {host!r} stands twice; expected each host once")
+            seen.add(host)

@@ -51,10 +51,11 @@ def sbatch_of(hosts: Hosts, settings: LaunchSettings, script: str = "launch.sh")
         f"#SBATCH --time={settings.time_limit}",
         "#SBATCH --output=%x-%j.log",
     ]
-    return file_of(["#!/usr/bin/env bash\n" + "\n".join(directives), "set -euo pipefail", *_start(settings, script)])
+    head = "#!/usr/bin/env bash\n" + "\n".join(directives)
+    return file_of([head, "set -euo pipefail", *_start(hosts, settings, script)])
 
 
-def _start(settings: LaunchSettings, script: str) -> list[str]:
+def _start(hosts: Hosts, settings: LaunchSettings, script: str) -> list[str]:
     folder = comment("Submit it from the folder that holds the files: Slurm runs a copy of it from elsewhere.")
     here = folder + '\nHERE="${SLURM_SUBMIT_DIR:-$(cd "$(dirname "$0")" && pwd)}"'
     # Ranks follow the host file, not the allocation's own order, so the rank of a host is that of its task.
@@ -69,7 +70,9 @@ def _start(settings: LaunchSettings, script: str) -> list[str]:
         "sort them)."
     )
     command = (
-        f"srun --distribution={distribution} --cpu-bind=none --kill-on-bad-exit=1 bash -c \\\n"
+        # One task a host in an allocation of any shape: an interactive one may have asked for more.
+        f"srun --nodes={hosts.nodes} --ntasks={hosts.nodes} --ntasks-per-node=1 --distribution={distribution} \\\n"
+        "  --cpu-bind=none --kill-on-bad-exit=1 bash -c \\\n"
         f'  \'cd "$1" && NODE_RANK=$SLURM_PROCID {run} "${{@:2}}"\' _ "$HERE" "$@"'
     )
     return ["\n".join(lines), f"{note}\n{command}"]

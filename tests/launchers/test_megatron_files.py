@@ -104,7 +104,13 @@ def test_a_cluster_must_be_whole_hosts() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"train_iters": 0}, {"gpus_per_node": 0}, {"job_name": "a b"}, {"job_name": ""}, {"hosts": ("a\nb",)}],
+    [
+        {"train_iters": 0},
+        {"gpus_per_node": 0},
+        *({"job_name": name} for name in ("a b", "", "a'b", 'a"b', "a#b", "a/b", "a\\b", "-x", "a\nb")),
+        *({"time_limit": time} for time in ("four", "4h", "1:2:3:4", "1-2:3:4:5", "-5", "")),
+        *({"hosts": hosts} for hosts in (("a\nb",), ("n[1-2]",), ("n1,n2",), ("",), ("n1", "n2", "n1"))),
+    ],
 )
 def test_bad_settings_are_refused_where_they_are_made(bad: dict[str, object]) -> None:
     with pytest.raises(InputError, match="launch settings"):
