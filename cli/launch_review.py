@@ -29,7 +29,7 @@ from .units import gib, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shardwise.launchers.parsed import Option
+    from shardwise.launchers.parsed import Option, Parsed
     from shardwise.search.review import Change, Review
 
 _MOST_LISTED = 12
@@ -94,7 +94,7 @@ def print_review(answer: Review) -> None:
     _print_changes(out, answer)
     for part in (print_time, print_memory, print_traffic):
         part(out, present)
-    _print_options(out, answer)
+    print_options(out, answer.parsed)
     print_assumptions(out, answer.assumptions, present.mfu_convention)
 
 
@@ -136,12 +136,12 @@ def _items(found: Change) -> str:
     )
 
 
-def _print_options(out: Console, answer: Review) -> None:
-    parsed = answer.parsed
-    _print_list(out, "Options that were not understood", parsed.unknown)
-    _print_list(out, "Options that the prediction does not count", parsed.unmodelled)
-    line(out, f"[bold]Options[/bold]: {len(parsed.read)} read, {len(parsed.neutral)} without effect on time or memory "
-              f"(--json lists all)")  # fmt: skip
+def print_options(out: Console, parsed: Parsed, whose: str = "") -> None:
+    """What was not understood or not counted; how many options were."""
+    _print_list(out, f"Options{whose} that were not understood", parsed.unknown)
+    _print_list(out, f"Options{whose} that the prediction does not count", parsed.unmodelled)
+    counted = f"{len(parsed.read)} read, {len(parsed.neutral)} without effect on time or memory"
+    line(out, f"[bold]Options{whose}[/bold]: {counted} (--json lists all)")
 
 
 def _print_list(out: Console, title: str, options: tuple[Option, ...]) -> None:

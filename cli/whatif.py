@@ -15,6 +15,7 @@ from .options import counts as several
 from .options import duration, integer, json_option, number, read_wishes
 from .output import console, print_json
 from .study import counted
+from .whatif_compare import compare
 
 if TYPE_CHECKING:
     from shardwise.search.studies.whatif import Runs
@@ -241,31 +242,16 @@ def cost(base: dict[str, Any], runs: Runs, offers: tuple[str, ...], tokens: floa
     print_bills(console(), tokens, answer)
 
 
-def _offer(named: str, text: str, priced: bool = True) -> tuple[str, int, float | None]:
+def _offer(named: str, text: str) -> tuple[str, int, float | None]:
     """``dgx-h100:1024:2.5``. Raises InputError that begins with ``named`` and says what was expected."""
     name, _, rest = text.partition(":")
     gpus, colon, price = rest.partition(":")
     try:
-        if name and gpus and (priced or not colon):
+        if name and gpus:
             return name, integer(gpus), number(price) if colon else None
     except click.BadParameter as error:
         raise InputError(f"{named[:80]}: {error.message}") from None
-    raise InputError(f"{named[:80]}: expected CLUSTER:GPUS{' or CLUSTER:GPUS:PRICE' if priced else ''}")
+    raise InputError(f"{named[:80]}: expected CLUSTER:GPUS or CLUSTER:GPUS:PRICE")
 
 
-@whatif.command()
-@base_options(cluster=False, gpus=False)
-@click.argument("a", metavar="CLUSTER:GPUS")
-@click.argument("b", metavar="CLUSTER:GPUS")
-@json_option
-def compare(base: dict[str, Any], runs: Runs, a: str, b: str, as_json: bool) -> None:
-    """The best layouts on two clusters side by side, part by part."""
-    from shardwise.search.studies.whatif import compare as ask
-
-    rows = ask(base, [_offer(repr(text), text, priced=False)[:2] for text in (a, b)], runs=runs)
-    if as_json:
-        print_json(list(rows))
-        return
-    from .whatif_report import print_comparison
-
-    print_comparison(console(), rows)
+whatif.add_command(compare)

@@ -10,9 +10,9 @@ from shardwise.search.studies.points import strategy_of
 from shardwise.search.studies.whatif import Bill
 
 from . import words
-from .report import new_table, plain, text_line
+from .report import new_table, text_line
 from .units import change as signed
-from .units import count, gib, percent, plural, seconds, significant
+from .units import count, percent, plural, seconds, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,30 +138,6 @@ def _fewest_notes(answer: Fewest) -> Iterator[str]:
     failing = [f"{c.gpus:,}" for c in answer.around if c.gpus > answer.gpus and c.verdict != "enough"]
     if failing:
         yield f"more is not always enough: {', '.join(failing)} would not do"
-
-
-def print_comparison(out: Console, rows: Sequence[Row]) -> None:
-    """Two answers side by side: totals, then the parts of time and memory."""
-    names = [f"{row['cluster']} × {row['gpus']:,}" for row in rows]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({letter})" for name, letter in zip(names, "AB", strict=True)]
-    for name, row in zip(names, rows, strict=True):
-        text_line(out, f"{name}: {_layout(row)}")
-    good = [row for row in rows if row["status"] == "ok"]
-    if len(good) < len(rows):
-        return
-    table = new_table("Side by side", "part", *names, "ratio")
-    for label, key, show in (
-        ("step time", "step_time_s", seconds), ("tokens/s/GPU", "tokens_per_s_per_gpu", significant),
-        ("MFU", "mfu", percent), ("peak GiB", "peak_memory_bytes", gib),
-    ):  # fmt: skip
-        table.add_row(label, *(show(row[key]) for row in good), f"{good[1][key] / good[0][key]:.2f}")
-    table.add_section()
-    for key in dict.fromkeys(k for row in good for k in row if k.startswith("time.") and (row[k] or 0) > 0):
-        values = [row.get(key) or 0.0 for row in good]
-        label = plain(key.removeprefix("time.").removesuffix("_s"))
-        table.add_row(label, *map(seconds, values), f"{values[1] / values[0]:.2f}" if values[0] else "")
-    out.print(table)
 
 
 def _step(row: Row) -> str:

@@ -132,16 +132,29 @@ def review(
     parsed = launch if isinstance(launch, Parsed) else read_launch(launch, launcher, given)
     if workload_changes:
         parsed = replace(parsed, workload=replace(parsed.workload, **workload_changes))
+    estimate, refused = present(parsed, cluster, runtime=runtime, memory_margin=memory_margin)
+    return _improve(parsed, get_launcher(parsed.launcher), estimate, refused, time_limit_s)
+
+
+def present(
+    parsed: Parsed,
+    cluster: Cluster | str | Path,
+    *,
+    runtime: Runtime | str | None = None,
+    memory_margin: float = MEMORY_MARGIN,
+) -> tuple[Estimate, tuple[Refusal, ...]]:
+    """The prediction for a launch file as it stands, and what its framework would refuse of it.
+
+    Raises InputError for a layout that breaks a rule of arithmetic.
+    """
     machines = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     problem = replace(parsed.problem(machines, runtime=runtime), memory_margin=memory_margin)
-    framework = get_launcher(parsed.launcher)
-    refused = framework.refusals(problem, parsed.strategy)
+    refused = get_launcher(parsed.launcher).refusals(problem, parsed.strategy)
     fatal = {rule.name for rule in universal_rules()}
     broken = [r for r in refused if r.rule in fatal]
     if broken:
         raise InputError(f"{parsed.launcher} cannot run this layout: {in_one_line(broken)}")
-    present = predict(problem, parsed.strategy)
-    return _improve(parsed, framework, present, tuple(refused), time_limit_s)
+    return predict(problem, parsed.strategy), tuple(refused)
 
 
 def _improve(

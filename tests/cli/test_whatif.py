@@ -65,6 +65,25 @@ def test_cost_and_comparison(run):
     assert "Side by side" in text.stdout
 
 
+def test_a_launch_file_beside_a_cluster(run, tmp_path):
+    script = tmp_path / "[red]train.sh"
+    script.write_text(
+        "torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 --swiglu"
+        " --num-attention-heads 32 --vocab-size 32000 --seq-length 2048 --max-position-embeddings 2048 --bf16"
+        " --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 8 --no-such-option 3"
+        " --position-embedding-type rope --ffn-hidden-size 8192\n"
+    )
+    args = ["whatif", "compare", script, "dgx-h100:8", "--cluster", "dgx-h100"]
+    text = run(*args)
+    assert text.exit_code == 0, text.output
+    for words in ("[red]train.sh", "Settings that differ", "Time by part", "Peak memory by part", "--no-such-option"):
+        assert words in text.stdout
+    answer = json.loads(run(*args, "--json").stdout)
+    assert answer["b"]["step_time_s"] <= answer["a"]["step_time_s"]
+    assert answer["seconds_per_token_ratio"] == pytest.approx(answer["b"]["step_time_s"] / answer["a"]["step_time_s"])
+    assert "tp" in [d["setting"] for d in answer["differences"]]
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -77,6 +96,9 @@ def test_cost_and_comparison(run):
         (["fewest-gpus", *JOB, "--cluster", "dgx-h100", "--gpus", "9"], "whole nodes"),
         (["fewest-gpus", *JOB, "--cluster", "dgx-h100", "--deadline", "1d"], "--tokens"),
         (["compare", *JOB, "dgx-h100:8", ""], "'': expected CLUSTER:GPUS"),
+        (["compare", *JOB, "dgx-h100:8", "dgx-h100:many"], "'many' is not a whole number"),
+        (["compare", *JOB, "dgx-h100:8", "nowhere/train.sh"], "a launch file (or a folder of them) that is there"),
+        (["compare", *JOB, "dgx-h100:8", "dgx-h100:8", "--var", "TP=8"], "--var goes with a launch file"),
         (["breakeven", *JOB, *PLACE, "--vary", "speed", "--from", "1", "--to", "2"], "speed: unknown key"),
         (["breakeven", *JOB, *PLACE, "--vary", "gpus", "--from", "1", "--to", "2"], "whole numbers"),
     ],
