@@ -29,7 +29,7 @@ def print_answer(answer: Calibrated, written: Sequence[str]) -> None:
     table = new_table("Figures", "figure", "before", "after", "90 % interval", "identified")
     for change in answer.changes:
         if change.told is not None or change.interval is not None or abs(change.after / change.before - 1.0) > SHOWN:
-            table.add_row(*(escape(cell) for cell in _cells(change)))
+            table.add_row(*_cells(change))
     out.print(table)
     _print_errors(answer)
     for note in answer.notes:

@@ -13,7 +13,7 @@ from shardwise.hardware_profiles.errors import InputError
 from .inputs import read_model
 from .options import json_option
 from .output import console, print_json
-from .units import count, gib, percent, seconds, significant
+from .units import count, gib, percent, plural, seconds, significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -123,10 +123,11 @@ def show_runtime(runtime: str, as_json: bool) -> None:
         print_json(_finite(values))
         return
     sources = values.pop("sources")
-    table = _table("figure", "value", "source", title=escape(f"{values['name']}: {values['description']}"))
+    title = escape(f"{values['name']}: {values['description']}")
+    table = _table("figure", "value", "source", title=title)
     for key, value in values.items():
         if key not in ("name", "description"):
-            table.add_row(key, escape(str(value)), escape(sources.get(key, "")))
+            table.add_row(key, str(value), sources.get(key, ""))
     console().print(table)
 
 
@@ -189,14 +190,15 @@ def _print_cluster(cluster: Cluster) -> None:
 
     out = console()
     device = cluster.accelerator
-    out.print(f"[bold]{escape(cluster.name)}[/bold]: up to {cluster.num_gpus:,} × {device.name}", soft_wrap=True)
+    most = f"up to {cluster.num_gpus:,} × {escape(device.name)}"
+    out.print(f"[bold]{escape(cluster.name)}[/bold]: {most}", soft_wrap=True)
     out.print(f"  memory {gib(device.memory_bytes)} GiB, nodes of {cluster.node_size}", soft_wrap=True)
     if cluster.source:
         out.print(f"  source: {cluster.source}", markup=False, soft_wrap=True)
     table = _table("tier", "accelerators", "GB/s per accelerator", "latency", "oversubscription", "all-reduce reaches")
     for tier in cluster.tiers:
         table.add_row(
-            escape(tier.name), f"{tier.size:,}", significant(tier.bytes_per_s / 1e9), seconds(tier.latency_s),
+            tier.name, f"{tier.size:,}", significant(tier.bytes_per_s / 1e9), seconds(tier.latency_s),
             f"{tier.oversubscription:g} : 1", percent(tier.efficiency["all_reduce"]),
         )  # fmt: skip
     out.print(table)
@@ -213,9 +215,9 @@ def _calibration_words(cluster: Cluster) -> Iterator[str]:
         return
     for c in found.collectives:
         ranks = str(c.ranks[0]) if c.ranks[0] == c.ranks[1] else f"{c.ranks[0]} to {c.ranks[1]}"
-        yield f"{c.kind} on {c.tier}, {ranks} ranks: {c.rows} rows, 80 % within {percent(c.half_width)}"
+        yield f"{c.kind} on {c.tier}, {ranks} ranks: {plural(c.rows, 'row')}, 80 % within {percent(c.half_width)}"
     for k in found.kernels:
-        yield f"{k.operation} {k.name}: {k.rows} rows, 80 % within {percent(k.half_width)}"
+        yield f"{k.operation} {k.name}: {plural(k.rows, 'row')}, 80 % within {percent(k.half_width)}"
     for s in found.step_times:
         yield (
             f"{s.runs} step time{'s' * (s.runs != 1)} of {s.models} models under {s.launcher}:"
@@ -225,9 +227,10 @@ def _calibration_words(cluster: Cluster) -> Iterator[str]:
 
 def _table(*columns: str, title: str = "") -> Any:
     from rich.box import SIMPLE
-    from rich.table import Table
 
-    table = Table(*columns, title=title or None, title_justify="left", box=SIMPLE, pad_edge=False)
+    from .report import plain_table
+
+    table = plain_table()(*columns, title=title or None, title_justify="left", box=SIMPLE, pad_edge=False)
     return table
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .units import size
+from .units import plural, size
 
 if TYPE_CHECKING:
     from shardwise.search.placement import Placement
@@ -47,7 +47,7 @@ def draw(found: Placement, target: Any, kind: str) -> None:
         bar = figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes, shrink=0.8)
         bar.ax.yaxis.set_major_formatter(lambda value, _: size(value))
         bar.set_label("bytes a step over an uplink")
-        figure.suptitle(f"{found.job.model} on {found.job.num_nodes} nodes")
+        figure.suptitle(f"{found.job.model} on {plural(found.job.num_nodes, 'node')}")
         figure.savefig(target, format=kind, metadata={"Date": None} if kind == "svg" else None, dpi=110)
 
 
@@ -67,7 +67,7 @@ def _panel(axis: Any, found: Placement, uplinks: tuple[dict[str, Array], ...], s
         axis.scatter(here, [level] * len(here), s=14 if len(here) > _NAMED else 60, color="#444", zorder=2)
         if len(here) <= _NAMED:
             for d, (x, count) in enumerate(zip(here, counts, strict=True)):
-                text = f"{leaves[d]}\n{count} nodes" if level == 0 else f"{count} nodes"
+                text = f"{leaves[d]}\n{plural(count, 'node')}" if level == 0 else plural(count, "node")
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
                 axis.annotate(text, (x, level), (0, -9), textcoords="offset points", ha="center", va="top", bbox=box)
     axis.set_yticks(range(len(names)), names)

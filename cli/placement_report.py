@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shardwise.hardware_profiles.hostlist import compress
 
 from .report import new_table, plain, text_line
-from .units import change, percent, seconds, size
+from .units import change, percent, plural, seconds, size
 from .words import layout
 
 if TYPE_CHECKING:
@@ -23,7 +23,10 @@ def print_placement(out: Console, found: Placement) -> None:
     """The whole answer."""
     job = found.job
     device = job.cluster.accelerator.name
-    text_line(out, f"{job.model} on {job.num_nodes:,} nodes of {job.cluster.node_size} × {device} ({job.cluster.name})")
+    text_line(
+        out,
+        f"{job.model} on {plural(job.num_nodes, 'node')} of {job.cluster.node_size} × {device} ({job.cluster.name})",
+    )
     _line(out, "layout", layout(found.strategy, moe=found.strategy.ep > 1))
     _line(out, "exposed traffic", _gain(found))
     _line(out, "proof", _proof(found))

@@ -97,10 +97,8 @@ def _print_why(out: Console, plan: Plan) -> None:
 
 
 def _price(plan: Plan, notch: Notch) -> tuple[str, str, str]:
-    from rich.markup import escape
-
     if notch.step_time_s is None:
-        return "", "", escape(notch.reason)
+        return "", "", notch.reason
     price = f"{'' if notch.exact else '≤ '}{change(notch.step_time_s / plan.step_time_s)}"
     layout = "" if notch.strategy is None else words.short_layout(notch.strategy, plan.problem.model.is_moe)
     return seconds(notch.step_time_s), price, layout

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from . import words
 from .units import count, gib, milliseconds, percent, seconds, significant, size
@@ -11,6 +12,7 @@ from .units import count, gib, milliseconds, percent, seconds, significant, size
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from shardwise.costmodel.estimate import Estimate
     from shardwise.costmodel.problem import Problem
@@ -32,7 +34,7 @@ def print_problem(out: Console, problem: Problem) -> None:
 
     model, cluster, work = problem.model, problem.cluster, problem.workload
     active = f", {count(model.active_parameters)} active" if model.is_moe else ""
-    where = f"{cluster.num_gpus:,} × {cluster.accelerator.name} ({escape(cluster.name)})"
+    where = f"{cluster.num_gpus:,} × {escape(cluster.accelerator.name)} ({escape(cluster.name)})"
     batch = f"global batch {work.global_batch_size:,} × {work.sequence_length:,} tokens, {work.dtype}, {work.optimizer}"
     what = f"[bold]{escape(model.name)}[/bold] ({count(model.total_parameters)} parameters{active})"
     line(out, f"{what} on {where}, {batch}, runtime {escape(problem.runtime.name)}")
@@ -140,40 +142,53 @@ def line(out: Console, text: str) -> None:
 
 def text_line(out: Console, text: str) -> None:
     """One line whose brackets are text, not style, and whose control characters, from a file's names, are blanks."""
-    shown = "".join(ch if ch.isprintable() else " " for ch in text)
-    out.print(shown, markup=False, soft_wrap=True)
+    out.print(printable(text), markup=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which could steer a terminal."""
+    return "".join(ch if ch.isprintable() else " " for ch in text)
 
 
 _TEXT_COLUMNS = frozenset(
-    {"launcher", "part", "rank", "parallelism", "collective", "tier", "layout", "change", "why", "dimension"}
-)
+    {
+        "part", "rank", "parallelism", "collective", "tier", "layout", "change", "why", "dimension", "figure", "what",
+        "covers",
+    }
+)  # fmt: skip
 """Columns of words, which stand left."""
 
 
 def new_table(title: str, *columns: str) -> Table:
-    """A table whose first column is text and whose numbers stand right."""
+    """A table of words, which stand left, and numbers, which stand right."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table = plain_table()(title=_text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.pad_edge, table.collapse_padding = False, True
     for column in columns:
-        left = column in (
-            "part",
-            "rank",
-            "parallelism",
-            "collective",
-            "tier",
-            "layout",
-            "change",
-            "why",
-            "dimension",
-            "figure",
-            "what",
-            "covers",
-        )
-        table.add_column(column, justify="left" if left else "right")
+        table.add_column(_text(column), justify="left" if column in _TEXT_COLUMNS else "right")
     return table
+
+
+@cache
+def plain_table() -> type[Table]:
+    """A class of tables whose cells are text, not style: they hold names that files and people give."""
+    from rich.table import Table
+
+    class PlainTable(Table):
+        """One that reads no markup in the cells of its rows."""
+
+        def add_row(self, *cells: Any, **kwargs: Any) -> None:
+            """Add a row of strings."""
+            super().add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells), **kwargs)
+
+    return PlainTable
+
+
+def _text(words: str) -> Text:
+    from rich.text import Text
+
+    return Text(printable(words))
 
 
 def plain(name: str) -> str:

@@ -15,6 +15,7 @@ from shardwise.hardware_profiles.errors import InputError
 from .failures import say_warning
 from .options import integer
 from .output import console, prepare_folder, print_json, write_files
+from .units import plural
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -64,7 +65,7 @@ class _Stopped(click.exceptions.Exit):
     def __init__(self, finished: int, total: int, out: Path) -> None:
         super().__init__(130)
         click.echo(
-            f"shardwise: interrupted: {finished} of {total} points finished and kept in {out};"
+            f"shardwise: interrupted: {finished} of {plural(total, 'point')} finished and kept in {out};"
             " the same command goes on there",
             err=True,
         )

@@ -10,7 +10,7 @@ from shardwise.search.studies.points import strategy_of
 
 from . import words
 from .report import new_table, text_line
-from .units import gib, percent, seconds, significant
+from .units import gib, percent, plural, seconds, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ def print_study(out: Console, result: StudyResult, written: Sequence[Path]) -> N
     rows = result.rows
     good = len(result.solved_rows())
     fresh = f", {result.solved} of them searched now" if result.solved < len(rows) else ""
-    text_line(out, f"{result.study.title}: {len(rows)} points{fresh}, {good} with an answer")
+    text_line(out, f"{result.study.title}: {plural(len(rows), 'point')}{fresh}, {good} with an answer")
     axes = list(result.study.axes)
     priced = any(row.get("usd_per_million_tokens") is not None for row in rows)
     money = ("$/M tokens",) if priced else ()

@@ -10,6 +10,7 @@ from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.hostlist import compress
 
 from .output import console, print_json
+from .units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +82,8 @@ def _print(topology: Topology, view: dict[str, Any]) -> None:
 
     out = console()
     title = f"{topology.kind} {topology.name}".strip()
-    out.print(f"[bold]{escape(view['file'])}[/bold]: {escape(title)}, {view['num_nodes']:,} nodes", soft_wrap=True)
+    nodes = plural(view["num_nodes"], "node")
+    out.print(f"[bold]{escape(view['file'])}[/bold]: {escape(title)}, {nodes}", soft_wrap=True)
     if view["other_topologies"]:
         out.print(f"  other topologies in it: {', '.join(view['other_topologies'])}", markup=False, soft_wrap=True)
     for level in view["levels"]:
@@ -112,7 +114,7 @@ def _label(names: list[str], shown: dict[str, dict[str, Any]]) -> str:
     nodes = switch["nodes"] if len(switch["nodes"]) <= NODES_SHOWN else switch["nodes"][: NODES_SHOWN - 1] + "…"
     words = [escape(compress(names))]
     if switch["num_nodes"] or not switch["switches"]:
-        words.append(f"{switch['num_nodes']} node{'' if switch['num_nodes'] == 1 else 's'} {escape(nodes)}".rstrip())
+        words.append(f"{plural(switch['num_nodes'], 'node')} {escape(nodes)}".rstrip())
     if switch["link_speed"] is not None:
         words.append(f"link speed {switch['link_speed']:g}")
     return "  ".join(words)

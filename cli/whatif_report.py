@@ -12,7 +12,7 @@ from shardwise.search.studies.whatif import Bill
 from . import words
 from .report import new_table, text_line
 from .units import change as signed
-from .units import count, percent, plural, seconds, significant
+from .units import count, percent, seconds, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,7 +132,9 @@ def _fewest_notes(answer: Fewest) -> Iterator[str]:
     if answer.undecided:
         yield f"not decided: {', '.join(f'{n:,}' for n in answer.undecided)}; no other smaller count does{told}"
     elif answer.smaller:
-        yield f"none of the {plural(len(answer.smaller), 'smaller count')} does{told}"
+        many = len(answer.smaller)
+        head = "the smaller count does not" if many == 1 else f"none of the {many:,} smaller counts does"
+        yield f"{head}{told}"
     else:
         yield "it is the smallest count asked about"
     failing = [f"{c.gpus:,}" for c in answer.around if c.gpus > answer.gpus and c.verdict != "enough"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .units import plural
+
 if TYPE_CHECKING:
     from shardwise.costmodel.strategy import Strategy
 
@@ -55,7 +57,7 @@ def recompute(strategy: Strategy) -> str:
     if strategy.recompute_per_stage is not None:
         return f"full recompute of {split(strategy.recompute_per_stage)} layers"
     if strategy.recompute_layers >= 0:
-        return f"full recompute of {strategy.recompute_layers} layers per rank"
+        return f"full recompute of {plural(strategy.recompute_layers, 'layer')} per rank"
     return "full recompute"
 
 

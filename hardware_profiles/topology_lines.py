@@ -135,8 +135,9 @@ def _nodes(draft: Draft, children: dict[str, tuple[str, ...]]) -> dict[str, tupl
     for entry in sorted(upper, key=lambda e: e.level):
         left = tuple(n for n in dict.fromkeys(draft.hosts(entry.line, entry.nodes)) if n not in home)
         if left and children[entry.name]:
-            draft.fault(entry.line, f"{len(left)} nodes of {entry.name!r} are under none of its switches that have a "
-                        f"line ({brief(left)}); taken to hang on it together")  # fmt: skip
+            some, verb = ("1 node", "is") if len(left) == 1 else (f"{len(left)} nodes", "are")
+            draft.fault(entry.line, f"{some} of {entry.name!r} {verb} under none of its switches that have a line "
+                        f"({brief(left)}); taken to hang on it together")  # fmt: skip
         home.update(dict.fromkeys(left, entry))
         found[entry.name] = left
     return found
@@ -155,9 +156,8 @@ def _check_sizes(draft: Draft, switches: tuple[Switch, ...]) -> None:
         raise draft.fail(line, f"block sizes {', '.join(map(str, sizes))}: expected each larger than the one before")
     for block in switches:
         if len(block.nodes) < sizes[0]:
-            draft.fault(
-                block.line, f"block {block.name!r} has {len(block.nodes)} nodes, its planned size is {sizes[0]}"
-            )
+            held = "1 node" if len(block.nodes) == 1 else f"{len(block.nodes)} nodes"
+            draft.fault(block.line, f"block {block.name!r} has {held}, its planned size is {sizes[0]}")
 
 
 def _check_shape(draft: Draft, topology: Topology, word: str) -> None:

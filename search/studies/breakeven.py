@@ -26,6 +26,9 @@ PRECISION = 0.01
 _SCAN = 9
 """Points, equally far apart in ratio, at which the range is looked at before changes are narrowed down."""
 _MOST_SEARCHES = 200
+_MEMORY = "cluster.accelerator.memory_bytes"
+_STRIDE = PRECISION / 5.0
+"""How far below the memory that a layout needs the next one is looked for, as a share; doubled while it is the same."""
 _WHOLE = ("gpus", "global_batch", "seq_len", "size")
 
 LAYOUT = ("tp", "cp", "pp", "vpp", "ep", "etp", "zero", "micro_batch_size", "recompute", "schedule")
@@ -34,7 +37,10 @@ LAYOUT = ("tp", "cp", "pp", "vpp", "ep", "etp", "zero", "micro_batch_size", "rec
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The best layout is another one from here on: somewhere in ``low`` to ``high``, most likely at ``value``."""
+    """The best layout is another one from here on: somewhere in ``low`` to ``high``, most likely at ``value``.
+
+    With memory ``value`` is where the layout ``after`` begins to fit.
+    """
 
     value: float
     low: float
@@ -69,6 +75,16 @@ class Searcher:
                 self.progress(len(self.rows), max(_SCAN, len(self.rows)))
         return self.rows[value]
 
+    def settle(self, value: float, row: Row) -> None:
+        """Keep what is known of a value of the memory without a search."""
+        capacity = value * (1.0 - self._file().memory_margin)
+        moved = {"capacity_bytes": capacity, "headroom_bytes": capacity - row["peak_memory_bytes"]}
+        self.rows.setdefault(value, {**row, **moved})
+
+    def needed_bytes(self, row: Row) -> float:
+        """The least memory of an accelerator in which the layout of a row fits."""
+        return float(row["peak_memory_bytes"]) / (1.0 - self._file().memory_margin) * (1.0 + 1e-9)
+
     def step_s(self, strategy: Strategy, value: float) -> float:
         """What one layout takes at a value, infinite where it does not fit."""
         given = inputs(self._file(), {self.path: value})
@@ -84,16 +100,52 @@ def changes(base: Base, path: str, low: float, high: float, *, progress: Progres
 
     The range is scanned and each change narrowed down: where two layouts cross by ``scipy.optimize.brentq`` on the
     difference of their steps, elsewhere (memory) by halving. Two changes closer together than the scan's points may
-    be missed. Raises InputError for a path that takes no such numbers.
+    be missed. Memory is walked downwards instead: the best layout stays the best down to the memory that it needs, so
+    no search is made in between. Raises InputError for a path that takes no such numbers.
     """
     _check(path, low, high)
     searcher = Searcher(base, path, progress=progress)
+    if path == _MEMORY:
+        return tuple(_downwards(searcher, low, high))
     ratio = (high / low) ** (1.0 / (_SCAN - 1))
     values = [low * ratio**i for i in range(_SCAN - 1)] + [high]
     found: list[Change] = []
     for left, right in pairwise(values):
         found += _between(searcher, left, right)
     return tuple(found)
+
+
+def _downwards(searcher: Searcher, low: float, high: float) -> list[Change]:
+    """Every change of the best layout with memory, ascending.
+
+    Less memory rules layouts out and adds none. Where the layout stays the same but for its splits or its offload the
+    next look is twice as far away, up to the scan's distance.
+    """
+    found: list[Change] = []
+    stride, widest = _STRIDE, 1.0 - (low / high) ** (1.0 / (_SCAN - 1))
+    upper = high
+    while upper > low and (row := searcher.row(upper))["status"] == OK:
+        edge = min(upper, searcher.needed_bytes(row))
+        if edge <= low:
+            break
+        searcher.settle(edge, row)
+        lower = max(low, edge * (1.0 - stride))
+        inner = _halved(searcher, lower, edge)
+        found = inner + found
+        stride = _STRIDE if inner else min(2.0 * stride, max(widest, _STRIDE))
+        upper = lower
+    return found
+
+
+def _halved(searcher: Searcher, low: float, high: float) -> list[Change]:
+    """The changes between two values of the memory, narrowed down by halving."""
+    before, after = searcher.row(low), searcher.row(high)
+    if layout_of(before) == layout_of(after):
+        return []
+    if high / low <= 1.0 + PRECISION:
+        return [Change(high, low, high, before, after)]
+    middle = math.sqrt(low * high)
+    return [*_halved(searcher, low, middle), *_halved(searcher, middle, high)]
 
 
 def _between(searcher: Searcher, low: float, high: float) -> list[Change]:

@@ -1,9 +1,12 @@
+import io
 import json
 import os
 
 import pytest
+from rich.console import Console
 
 from shardwise.cli.output import prepare_folder, to_json, write_file, write_files
+from shardwise.cli.report import new_table, plain_table
 from shardwise.hardware_profiles.errors import InputError
 
 
@@ -59,3 +62,15 @@ def test_no_digit_is_lost_in_a_narrow_terminal(monkeypatch, run, columns):
     pins = "tp=1,cp=2,pp=8,vpp=7,schedule=interleaved,ep=8,mbs=1"
     text = run("estimate", "--model", "mixtral-8x22b", "--cluster", "dgx-h100", *inputs, "--strategy", pins).stdout
     assert "Memory by pipeline rank" in text and "…" not in text
+
+
+@pytest.mark.parametrize("make", [lambda: new_table("[i]t[/i]", "what", "[b]"), lambda: plain_table()("a", "b")])
+def test_cells_of_tables_are_text_and_steer_nothing(make):
+    """Names of clusters, models and files come from files, so a cell is never style and moves no cursor."""
+    stream = io.StringIO()
+    table = make()
+    table.add_row("[red]dgx[/red]", "\x1b[2J[/bold]")
+    Console(file=stream, width=100, force_terminal=False).print(table)
+    assert "[red]dgx[/red]" in stream.getvalue()
+    assert "[2J[/bold]" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()

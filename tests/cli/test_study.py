@@ -61,5 +61,5 @@ def test_a_name_cannot_steer_the_terminal(tmp_path, run_process):
     done = run_process("study", str(study), "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
-    assert first.startswith(" [31mred second  line: 1 points")
+    assert first.startswith(" [31mred second  line: 1 point,")
     assert "\x1b" not in done.stdout

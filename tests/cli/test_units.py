@@ -53,3 +53,7 @@ def test_columns_that_must_compare():
 )
 def test_significant(value, text):
     assert units.significant(value) == text
+
+
+def test_one_of_a_thing_is_singular():
+    assert [units.plural(n, "point") for n in (0, 1, 2, 1200)] == ["0 points", "1 point", "2 points", "1,200 points"]

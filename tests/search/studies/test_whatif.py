@@ -62,6 +62,30 @@ def test_no_value_is_an_answer_too():
     assert breakeven.even(BASE, other, OUT, 4e10, 5e10) is None
 
 
+MEMORY = "cluster.accelerator.memory_bytes"
+
+
+def test_changes_with_memory_are_where_the_layout_above_begins_to_fit():
+    """Enumeration on a grid: between two changes the best layout is the same, and just below one it does not fit."""
+    base = {**BASE, "gpus": 8, "max": {"cp": 1, "pp": 1}}
+    low, high = 1.2e10, 9.0e10
+    told = []
+    found = breakeven.changes(base, MEMORY, low, high, progress=lambda done, total: told.append(done))
+    assert found, "the range is chosen so that the best layout changes in it"
+    assert [c.value for c in found] == sorted(c.value for c in found)
+    grid = [float(x) for x in np.geomspace(low, high, 12)]
+    rows = study({**base, "vary": {MEMORY: grid}}).rows
+    for x, row in zip(grid, rows, strict=True):
+        if not any(c.low <= x <= c.high for c in found):
+            at = sum(c.high < x for c in found)
+            assert breakeven.layout_of(row) == breakeven.layout_of(found[at - 1].after if at else found[0].before), x
+    for c in found:
+        assert c.high / c.low <= 1 + 1.01 * breakeven.PRECISION
+        assert c.after["peak_memory_bytes"] <= c.value * 0.95 * (1 + 1e-6)
+        assert c.before["status"] != "ok" or c.before["step_time_s"] >= c.after["step_time_s"] * (1 - 1e-9)
+    assert max(told) <= 60
+
+
 @pytest.mark.slow
 def test_changes_of_the_best_layout_are_those_of_a_dense_grid():
     low, high = 1e9, 2e10
