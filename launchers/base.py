@@ -13,6 +13,7 @@ from shardwise.hardware_profiles.errors import InputError, UnknownNameError
 
 from . import rule as _rule
 from .capability import Range, Values, capability_rules
+from .own_splits import OwnSplits, own_split_rule
 from .parsed import Files, Given, Parsed, as_files
 from .refusal import Refusal, in_one_line, refusals
 from .rule import Allowed, Rule, Violation
@@ -71,6 +72,8 @@ class Launcher:
     dtype_runtimes: Mapping[str, str] = field(default_factory=dict)
     tunable: tuple[str, ...] = ()
     """Which fields of ``LaunchSettings`` that a refinement sets the framework has options for."""
+    own_splits: OwnSplits | None = None
+    """The layer splits that the framework makes by itself; None where it may be told any."""
     short_run: ShortRun | None = None
     """How to benchmark a layout by a few steps; None where that is not known."""
 
@@ -80,8 +83,18 @@ class Launcher:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All rules: universal, of the capability table, and the framework's own."""
-        return (*universal_rules(), *capability_rules(self.name, self.capabilities), *self.own_rules)
+        """All rules: universal, of the capability table, the framework's own, and those of its own splits."""
+        return self._rules(searched=False)
+
+    @property
+    def search_rules(self) -> tuple[Rule, ...]:
+        """The rules of a search: a pipeline without an explicit split stands for every split the framework makes."""
+        return self._rules(searched=True)
+
+    def _rules(self, searched: bool) -> tuple[Rule, ...]:
+        own = self.own_splits
+        stages = () if own is None else (own_split_rule(self.name, own, searched=searched),)
+        return (*universal_rules(), *capability_rules(self.name, self.capabilities), *self.own_rules, *stages)
 
     def allowed(self, problem: Problem, strategies: Strategies) -> Allowed:
         """Which strategies the framework accepts, ``[n]``."""

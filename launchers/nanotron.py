@@ -7,7 +7,7 @@ from .capability import FULL_CAPABILITIES, Values
 from .nanotron_files import write_files
 from .nanotron_model import check_model
 from .nanotron_read import DIMENSION_OPTIONS, is_nanotron, parse_files
-from .nanotron_rules import nanotron_rules
+from .nanotron_rules import nanotron_rules, nanotron_splits
 
 _CAPABILITIES: dict[str, Values] = {
     **FULL_CAPABILITIES,
@@ -44,4 +44,5 @@ LAUNCHER = Launcher(
     options=DIMENSION_OPTIONS,
     parser=parse_files,
     claim=is_nanotron,
+    own_splits=nanotron_splits,
 )

@@ -14,7 +14,8 @@ from shardwise.costmodel.strategy import CP_COMMS, DIMENSIONS, ENUMS, RECOMPUTES
 
 from .canonical import canonical
 from .facts import model_facts
-from .rule import divisors
+from .own_splits import with_own_split
+from .rule import allowed, divisors
 
 if TYPE_CHECKING:
     from .base import Launcher
@@ -63,13 +64,20 @@ def pairs(problem: Problem, strategy: Strategy) -> list[Move]:
 def nearest_legal(problem: Problem, launcher: Launcher, strategy: Strategy) -> Strategy | None:
     """The closest layout that the launcher accepts: fewest changes, then smallest; None within two changes."""
     settled = settle(problem, strategy, {})
+    anew = settle(problem, replace(strategy, layers_per_stage=None), {})
+    first = [Move((), s) for s in (settled, anew) if s is not None]
     steps = (None, moves, pairs)
     for step in steps:
-        near = step(problem, strategy) if step else [] if settled is None else [Move((), settled)]
+        near = with_own_splits(problem, launcher, step(problem, strategy) if step else first)
         for move in sorted(_legal(problem, launcher, near), key=lambda m: distance(strategy, m.strategy)):
             if not launcher.violations(problem, move.strategy):
                 return move.strategy
     return None
+
+
+def with_own_splits(problem: Problem, launcher: Launcher, found: list[Move]) -> list[Move]:
+    """The moves with a split that the launcher makes itself, where it does and they have none."""
+    return [replace(move, strategy=with_own_split(launcher, problem, move.strategy)) for move in found]
 
 
 def distance(one: Strategy, other: Strategy) -> float:
@@ -194,5 +202,5 @@ def _others(name: str, have: Any, values: list[Any]) -> list[Any]:
 def _legal(problem: Problem, launcher: Launcher, found: list[Move]) -> Iterator[Move]:
     if not found:
         return
-    allowed = launcher.allowed(problem, Strategies.of(m.strategy for m in found))
-    yield from (found[int(i)] for i in np.flatnonzero(allowed))
+    fine = allowed(problem, Strategies.of(m.strategy for m in found), launcher.search_rules)
+    yield from (found[int(i)] for i in np.flatnonzero(fine))

@@ -14,6 +14,7 @@ from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.step import Group
 from shardwise.costmodel.strategy import Strategy
 from shardwise.launchers.base import Launcher
+from shardwise.launchers.own_splits import splits_of
 from shardwise.launchers.rule import violations
 
 from .bounds import split_bounds
@@ -58,6 +59,11 @@ class Closer:
 
     def close(self, unit: Unit) -> float:
         """Solve one strategy's split; returns the bound that remains on it (infinite when it is settled)."""
+        own = splits_of(self.found.space.launcher, self.found.problem, unit.strategy)
+        if own is not None:
+            for strategy in own:
+                self._judge(Split(strategy, math.inf, True))
+            return math.inf
         can, uniform = self._can(unit.strategy)
         if not can:
             return math.inf
@@ -257,6 +263,10 @@ def best_split(problem: Problem, launcher: Launcher, strategy: Strategy, gap: fl
 
     None where no split fits or can be launched.
     """
+    own = splits_of(launcher, problem, strategy)
+    if own is not None:
+        answers = [estimate(problem, s) for s in own if not launcher.violations(problem, s)]
+        return min((e for e in answers if e.fits), key=lambda e: e.step_time_s, default=None)
     if not splittable(problem, launcher, strategy):
         return None
     uniform = strategy.recompute == "full" and one_number(problem, launcher, strategy)

@@ -109,9 +109,9 @@ def search(
 ) -> Found:
     """Search a space to the end, to the clock's limit, or to Ctrl-C once there is something to return.
 
-    ``splits=False`` leaves every split even (quick answers to what-if questions). Only steps under ``below_s`` are
-    looked for: where there is none, ``best`` is None and ``step_s`` stays ``below_s``. ``prepared`` are the space's
-    candidates where they are known already.
+    ``splits=False`` leaves every split even (quick answers to what-if questions) where the launcher may choose. Only
+    steps under ``below_s`` are looked for: where there is none, ``best`` is None and ``step_s`` stays ``below_s``.
+    ``prepared`` are the space's candidates where they are known already.
     """
     clock = clock or Clock(None)
     report = progress or (lambda phase, incumbent, bound: None)
@@ -159,7 +159,7 @@ def _explore(found: Found, clock: Clock, report: Progress, splits: bool) -> None
         opened = open_candidates(found.space, c, batch[can_fit(found.space, c.strategies.take(batch))])
         take_opened(found, opened)
         report("opened", found.step_s, float(c.bound_s[batch].min()))
-        if splits:
+        if splits or found.space.launcher.own_splits is not None:
             waiting.append(_close(found, closer, opened, clock, report, dives))
         start, size, dives = start + size, size * 2, max(1, dives - 1)
     if waiting:

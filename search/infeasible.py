@@ -14,6 +14,7 @@ from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InfeasibleError, InputError
 from shardwise.launchers.base import Launcher, get_launcher
+from shardwise.launchers.own_splits import with_own_split
 
 from .constraints import Constraints
 from .exact import Found, search, with_split
@@ -112,6 +113,7 @@ def _closest(found: Found) -> Estimate | None:
     if not len(opened):
         return None
     best = opened.strategies[int(np.argmin(opened.peak_bytes))]
+    best = with_own_split(space.launcher, found.problem, best)
     return estimate(found.problem, with_split(found.problem, best))
 
 

@@ -96,7 +96,7 @@ def candidates(space: Space) -> Candidates:
     strategies = Strategies(**join(blocks)) if blocks else Strategies.empty()
     del blocks
     e = evaluate_chunked(space.problem, strategies)
-    real = allowed(space.problem, strategies, space.late_rules)
+    real = allowed(space.problem, strategies, space.late_rules) & space.even_allowed(strategies)
     return Candidates(strategies, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.fits & real, real)
 
 
@@ -138,7 +138,8 @@ def open_candidates(space: Space, found: Candidates, index: Ints) -> Opened:
         fine = space.allows(rows)
         rows, parent = rows.take(fine), parent[fine]
     e = evaluate_chunked(space.problem, rows)
-    return Opened(rows, parent, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, e.fits)
+    fits = e.fits & space.even_allowed(rows)
+    return Opened(rows, parent, e.lower_bound_s, e.step_time_s, e.peak_memory_bytes, fits)
 
 
 def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[Strategies, Ints]]:

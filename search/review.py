@@ -21,10 +21,11 @@ from shardwise.hardware_profiles.errors import InfeasibleError, InputError
 from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.launchers.base import Launcher, get_launcher, universal_rules
 from shardwise.launchers.canonical import canonical
-from shardwise.launchers.neighbours import Move, moves, pairs
+from shardwise.launchers.neighbours import Move, moves, pairs, with_own_splits
 from shardwise.launchers.parsed import Given, Parsed
 from shardwise.launchers.reading import read_launch
 from shardwise.launchers.refusal import Refusal, in_one_line, show
+from shardwise.launchers.rule import allowed
 
 from .closing import best_split
 from .planner import plan
@@ -185,9 +186,9 @@ def _best(
 ) -> Estimate | None:
     """The quickest layout near the present one that fits and may be launched, or ``before`` if none beats it."""
     problem, best = present.problem, before
-    found = near(problem, present.strategy)
+    found = with_own_splits(problem, launcher, near(problem, present.strategy))
     rows = Strategies.of(m.strategy for m in found)
-    kept = np.flatnonzero(launcher.allowed(problem, rows)) if found else np.zeros(0, dtype=np.int64)
+    kept = np.flatnonzero(allowed(problem, rows, launcher.search_rules)) if found else np.zeros(0, dtype=np.int64)
     if not len(kept):
         return best
     answer = evaluate(problem, rows.take(kept))

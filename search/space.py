@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategies
 from shardwise.launchers.base import Launcher
+from shardwise.launchers.own_splits import own_split_rule
 from shardwise.launchers.rule import Allowed, Rule, allowed
 
 from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offered_names, offers
@@ -88,7 +89,7 @@ class Space:
         self.problem = problem
         self.launcher = launcher
         self.constraints = constraints
-        self.rules: tuple[Rule, ...] = (*constraints.rules(), *launcher.rules)
+        self.rules: tuple[Rule, ...] = (*constraints.rules(), *launcher.search_rules)
         self.late_rules: tuple[Rule, ...] = ()
         self.tally = Tally(0, {})
         self._walked: list[_Branch] = []
@@ -162,6 +163,13 @@ class Space:
     def allows(self, rows: Strategies) -> Allowed:
         """Which strategies every rule accepts, ``[n]``."""
         return allowed(self.problem, rows, self.rules)
+
+    def even_allowed(self, rows: Strategies) -> Allowed:
+        """Which strategies the launcher runs with the even split of their layers, ``[n]``."""
+        own = self.launcher.own_splits
+        if own is None:
+            return np.ones(len(rows), dtype=np.bool_)
+        return own_split_rule(self.launcher.name, own).check(self.problem, rows)
 
     def assumptions(self) -> tuple[str, ...]:
         """The limits of the axes that are not rules: what was never considered."""
