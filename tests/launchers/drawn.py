@@ -9,7 +9,8 @@ import numpy as np
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import ENUMS, Strategies, Strategy
 from shardwise.launchers.base import Launcher, Range
-from shardwise.launchers.rule import divisors
+from shardwise.launchers.own_splits import splits_of
+from shardwise.launchers.rule import allowed, divisors
 
 from .problems import problem
 from .samples import Sample
@@ -23,8 +24,10 @@ def drawn_plans(launcher: Launcher, sample: Sample, count: int, seed: int) -> li
     for turn in range(100):
         p = problems[turn % len(problems)]
         many = draw(rng, launcher, p, 4000)
-        rows = rng.permutation(np.flatnonzero(launcher.allowed(p, many)))
-        plans = (many[int(row)] for row in rows[:40])
+        rows = rng.permutation(np.flatnonzero(allowed(p, many, launcher.search_rules)))
+        plans = [many[int(row)] for row in rows[:40]]
+        # Of the splits that a framework makes itself, each in its turn.
+        plans = [own[i % len(own)] if (own := splits_of(launcher, p, s)) else s for i, s in enumerate(plans)]
         found += [(p, s) for s in dict.fromkeys(plans) if not launcher.violations(p, s)][: -(-count // len(problems))]
         if len(found) >= count and turn + 1 >= len(problems):
             return found

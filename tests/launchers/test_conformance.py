@@ -16,6 +16,7 @@ import yaml
 
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.runtime import load_runtime
+from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import CP_COMMS, RECOMPUTES, SCHEDULES, Strategies, Strategy
 from shardwise.costmodel.workload import DTYPES
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
@@ -94,6 +95,25 @@ def test_arrays_and_single_strategies_agree(launcher: Launcher, name: str) -> No
     keep = launcher.allowed(p, many)
     assert keep.shape == (300,) and keep.dtype == np.bool_
     assert keep.tolist() == [launcher.violations(p, s) == [] for s in many]
+
+
+@pytest.mark.parametrize("name", [LLAMA, QWEN])
+def test_of_its_own_splits_each_may_be_launched_and_no_other(launcher: Launcher, name: str) -> None:
+    p, rule = problem(name, gpus=64, batch=64), f"{launcher.name}-stages"
+    if launcher.own_splits is None:
+        assert rule not in {r.name for r in launcher.rules}
+        return
+    for pp in (2, 4, 8, 16):
+        own = launcher.own_splits(p, 1, pp)
+        assert len(set(own)) == len(own)
+        for split in own:
+            assert len(split) == pp and sum(split) == p.model.num_layers
+            fine = fitted(p, pp=pp, layers_per_stage=split)
+            moved = fitted(p, pp=pp, layers_per_stage=(split[0] - 1, split[1] + 1, *split[2:]))
+            assert rule not in {v.rule for v in launcher.violations(p, fine)}
+            assert (rule in {v.rule for v in launcher.violations(p, moved)}) == (moved.layers_per_stage not in own)
+        even = even_split(p.model.num_layers, pp)
+        assert (rule in {v.rule for v in launcher.violations(p, fitted(p, pp=pp))}) == (even not in own)
 
 
 def test_no_strategies_give_no_answers(launcher: Launcher) -> None:
