@@ -13,6 +13,16 @@ ensure_venv_module() {
   fi
 }
 
+# Browser tests drive Debian's Chromium; where it cannot be installed they must not pass unseen, so this fails.
+ensure_chromium() {
+  if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null
+  fi
+  chromium --version
+  chromedriver --version
+}
+
 # The fenced block of README.md that follows the marker <!-- command: NAME -->.
 readme_command() {
   awk -v marker="<!-- command: $1 -->" '

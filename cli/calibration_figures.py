@@ -1,4 +1,4 @@
-"""Figures of a calibration: measured points, and the curves before and after. Needs matplotlib (extra ``figures``)."""
+"""Figures of a calibration: measured points, and the curves before and after. Needs matplotlib (extra ``report``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(answer: Calibrated, folder: Path, image: str) -> list[Path]:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except ImportError:
-        raise InputError("--figures: matplotlib is not installed: pip install 'shardwise[figures]'") from None
+        raise InputError("--figures: matplotlib is not installed: pip install 'shardwise[report]'") from None
     prepare_folder(folder, "--figures")
     matplotlib.rcParams.update({"svg.hashsalt": "shardwise", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
     files: dict[str, str | bytes] = {}

@@ -23,6 +23,15 @@ _DAY_S = 86400.0
 
 def print_goal(out: Console, plan: Plan) -> None:
     """Nothing for the plain question: the shortest step on one number of GPUs."""
+    for label, text in goal_rows(plan):
+        text_line(out, f"  {label:<{LABEL_WIDTH}}  {text}")
+    if len(plan.goal.cases) > 1:
+        out.print()
+        _print_cases(out, plan)
+
+
+def goal_rows(plan: Plan) -> list[tuple[str, str]]:
+    """The objective, its limit and what it comes to, by name."""
     goal = plan.goal
     rows = [("objective", _objective_words(plan))] if goal.objective != "step-time" or len(goal.cases) > 1 else []
     if goal.limit_s is not None:
@@ -32,11 +41,7 @@ def print_goal(out: Console, plan: Plan) -> None:
     if goal.run_s is not None:
         price = "" if goal.run_usd is None else f", {_usd(goal.run_usd)}"
         rows.append(("whole run", f"{significant(goal.run_s / _DAY_S)} days{price}"))
-    for label, text in rows:
-        text_line(out, f"  {label:<{LABEL_WIDTH}}  {text}")
-    if len(goal.cases) > 1:
-        out.print()
-        _print_cases(out, plan)
+    return rows
 
 
 def _objective_words(plan: Plan) -> str:

@@ -17,6 +17,7 @@ from .options import cases_options, integer, json_option, objective_options, rea
 from .output import console, prepare_folder, print_json, to_json, write_files
 from .place import allocation_options, find_placement, placement_documents
 from .progress import progress_on_terminal
+from .reports.options import Wanted, report_options, told
 from .trace import prepare_trace, print_trace, trace_option, write_trace
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write launch files and plan.json into DIR."
 )
 @trace_option
+@report_options
 @allocation_options
 @json_option
 @click.pass_context
@@ -69,6 +71,8 @@ def plan(
     most: tuple[str, ...],
     out: Path | None,
     trace: Path | None,
+    report: Path | None,
+    figures: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -95,11 +99,15 @@ def plan(
     if out is not None:
         prepare_folder(out)
     prepare_trace(trace)
+    wanted = Wanted(report, figures)
+    wanted.prepare()
     if every:
         if where["topology"] is not None or where["nodes"] is not None:
             raise InputError("--topology and --nodes place one plan: name its launcher instead of --launcher any")
         if trace is not None:
             raise InputError(f"--trace {trace}: shows one plan: name its launcher instead of --launcher any")
+        if wanted:
+            raise InputError("--report and --figures show one plan: name its launcher instead of --launcher any")
         show_comparison(_search_every(request, wishes, objective, search), out, as_json)
         return
     try:
@@ -109,7 +117,7 @@ def plan(
         if as_json:
             print_json(error.as_dict())
         raise
-    _show(answer, _placement(answer, where), out, trace, as_json)
+    _show(answer, _placement(answer, where), out, trace, wanted, as_json)
 
 
 def _placement(answer: Plan, where: dict[str, Any]) -> Placement | None:
@@ -223,10 +231,13 @@ def _refuse_contradictions(request: Request, pins: dict[str, str], error: Nothin
     raise InputError(str(error))
 
 
-def _show(answer: Plan, placement: Placement | None, out: Path | None, trace: Path | None, as_json: bool) -> None:
+def _show(
+    answer: Plan, placement: Placement | None, out: Path | None, trace: Path | None, wanted: Wanted, as_json: bool
+) -> None:
     """Write the files, then print: what is printed has been written."""
     from .placement_report import print_placement
     from .plan_report import SCRIPT, print_command, print_no_files, print_plan, print_written
+    from .report import text_line
 
     document = answer.as_dict()
     files = _launch_files(answer, placement, wanted=out is not None)
@@ -236,6 +247,7 @@ def _show(answer: Plan, placement: Placement | None, out: Path | None, trace: Pa
     everything = {**placed, **files, "plan.json": to_json(document) + "\n"}
     written = [] if out is None else write_files(out, everything)
     simulation = None if trace is None else write_trace(trace, answer.estimate)
+    reported = _report(answer, files, wanted)
     if as_json:
         print_json(document if placement is None else {**document, "placement": placement.as_dict()})
         return
@@ -250,6 +262,17 @@ def _show(answer: Plan, placement: Placement | None, out: Path | None, trace: Pa
     print_no_files(terminal, answer)
     if trace is not None and simulation is not None:
         print_trace(terminal, trace, simulation)
+    for text in reported:
+        text_line(terminal, text)
+
+
+def _report(answer: Plan, files: dict[str, str], wanted: Wanted) -> list[str]:
+    """Write the report that is wanted of a plan, and say where it is."""
+    if not wanted:
+        return []
+    from .reports.plan_page import plan_page
+
+    return told(wanted.write(plan_page(answer, files)), wanted)
 
 
 def _launch_files(answer: Plan, placement: Placement | None, wanted: bool) -> dict[str, str]:

@@ -25,7 +25,7 @@ from .units import change, gib, percent, seconds, significant
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shardwise.search.plan import Notch, Plan, Refinement
+    from shardwise.search.plan import Notch, Plan
     from shardwise.search.proof import Proof
 
 SCRIPT = "launch.sh"
@@ -58,10 +58,14 @@ def print_plan(out: Console, plan: Plan) -> None:
 def print_command(out: Console, files: dict[str, str], launcher: str) -> None:
     """The command to paste on every host, comments left out."""
     line(out, f"[bold]To launch[/bold] with {launcher} (add --out DIR for the files, with a Slurm script and comments)")
-    for name in sorted(set(files) - {SCRIPT, *_NOT_PASTED}):
-        out.print(f"cat >{name} <<'END'\n{files[name]}END", markup=False, soft_wrap=True)
+    out.print(paste(files), markup=False, soft_wrap=True)
+
+
+def paste(files: dict[str, str]) -> str:
+    """What to paste on every host: the files that the script reads, then the script without its comments."""
+    texts = [f"cat >{name} <<'END'\n{files[name]}END" for name in sorted(set(files) - {SCRIPT, *_NOT_PASTED})]
     body = [text for text in files[SCRIPT].splitlines() if text.strip() and not text.lstrip().startswith("#")]
-    out.print("\n".join(["bash <<'LAUNCH'", *body, "LAUNCH"]), markup=False, soft_wrap=True)
+    return "\n".join([*texts, "bash <<'LAUNCH'", *body, "LAUNCH"])
 
 
 def print_no_files(out: Console, plan: Plan) -> None:
@@ -92,7 +96,7 @@ def _print_why(out: Console, plan: Plan) -> None:
     )
     for notch in plan.why:
         name = plain(notch.dimension)
-        table.add_row(f"{name} {_value(notch.value)} → {_value(notch.other)}", *_price(plan, notch))
+        table.add_row(f"{name} {notch_value(notch.value)} → {notch_value(notch.other)}", *_price(plan, notch))
     out.print(table)
 
 
@@ -104,7 +108,8 @@ def _price(plan: Plan, notch: Notch) -> tuple[str, str, str]:
     return seconds(notch.step_time_s), price, layout
 
 
-def _value(value: Any) -> str:
+def notch_value(value: Any) -> str:
+    """A value of a dimension in words."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else plain(str(value))
@@ -165,38 +170,45 @@ def _print_proof(out: Console, plan: Plan) -> None:
     """How sure the answer is, and what the search did for it."""
     proof = plan.proof
     line(out, "[bold]Proof[/bold]")
-    line(out, f"  {_verdict(proof)}")
+    line(out, f"  {verdict(proof)}")
+    line(out, f"  {search_words(proof)}; {seconds(proof.time_s)}")
+    for text in refinement_lines(plan):
+        text_line(out, f"  {text}")
+
+
+def search_words(proof: Proof) -> str:
+    """What became of the layouts that were considered."""
     removed = sum(proof.removed_by_rule.values())
-    line(
-        out,
-        f"  {proof.considered:,} layouts: {removed:,} removed by rules, {proof.bounded_out:,} ruled out by a bound, "
-        f"{proof.evaluated:,} evaluated; {proof.solved:,} layer splits solved; {seconds(proof.time_s)}",
+    return (
+        f"{proof.considered:,} layouts: {removed:,} removed by rules, {proof.bounded_out:,} ruled out by a bound, "
+        f"{proof.evaluated:,} evaluated; {proof.solved:,} layer splits solved"
     )
-    if plan.refinement is not None:
-        _print_refinement(out, plan, plan.refinement)
 
 
-def _print_refinement(out: Console, plan: Plan, told: Refinement) -> None:
-    """What the simulation of a step says of the plan and of layouts near it."""
+def refinement_lines(plan: Plan) -> list[str]:
+    """What the simulation of a step says of the plan and of layouts near it; nothing where nobody asked it."""
+    told = plan.refinement
+    if told is None:
+        return []
     stopped = f" (stopped by {told.stopped_by})" if told.stopped_by else ""
-    text_line(out, f"  refinement: {told.message}{stopped}")
+    said = [f"refinement: {told.message}{stopped}"]
     if told.simulated_before_s is None or told.simulated_s is None or told.quickest_s is None:
-        return
-    text_line(
-        out,
-        f"  simulated step: {seconds(told.simulated_s)}, the proven optimum's {seconds(told.simulated_before_s)}; "
-        f"{told.trials:,} variations tried, {told.feasible:,} fit",
+        return said
+    said.append(
+        f"simulated step: {seconds(told.simulated_s)}, the proven optimum's {seconds(told.simulated_before_s)}; "
+        f"{told.trials:,} variations tried, {told.feasible:,} fit"
     )
     if told.quickest is not None:
         layout = words.short_layout(told.quickest.strategy, plan.problem.model.is_moe)
-        text_line(
-            out,
-            f"  quickest in simulation: {seconds(told.quickest_s)} {layout}; the closed form has it "
-            f"{change(told.quickest.step_time_s / plan.step_time_s)} at {seconds(told.quickest.step_time_s)}",
+        said.append(
+            f"quickest in simulation: {seconds(told.quickest_s)} {layout}; the closed form has it "
+            f"{change(told.quickest.step_time_s / plan.step_time_s)} at {seconds(told.quickest.step_time_s)}"
         )
+    return said
 
 
-def _verdict(proof: Proof) -> str:
+def verdict(proof: Proof) -> str:
+    """How sure the answer is."""
     if not proof.gap:
         return f"no layout of the space is faster under the cost model (to within {proof.tolerance:.2%})"
     stopped = f" (stopped by {proof.stopped_by})" if proof.stopped_by else ""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LABEL_WIDTH = 14
 
+_DOES_NOT_FIT = "does not fit"
+
 _SHORT = {
     "communicators": "comms",
     "fragmentation": "fragm.",
@@ -32,22 +34,40 @@ def print_problem(out: Console, problem: Problem) -> None:
     """One line: what is trained, where, on which batch."""
     from rich.markup import escape
 
+    name = problem.model.name
+    line(out, f"[bold]{escape(name)}[/bold]{escape(problem_words(problem).removeprefix(name))}")
+
+
+def problem_words(problem: Problem) -> str:
+    """What is trained, where, on which batch."""
     model, cluster, work = problem.model, problem.cluster, problem.workload
     active = f", {count(model.active_parameters)} active" if model.is_moe else ""
-    where = f"{cluster.num_gpus:,} × {escape(cluster.accelerator.name)} ({escape(cluster.name)})"
+    where = f"{cluster.num_gpus:,} × {cluster.accelerator.name} ({cluster.name})"
     batch = f"global batch {work.global_batch_size:,} × {work.sequence_length:,} tokens, {work.dtype}, {work.optimizer}"
-    what = f"[bold]{escape(model.name)}[/bold] ({count(model.total_parameters)} parameters{active})"
-    line(out, f"{what} on {where}, {batch}, runtime {escape(problem.runtime.name)}")
+    what = f"{model.name} ({count(model.total_parameters)} parameters{active})"
+    return f"{what} on {where}, {batch}, runtime {problem.runtime.name}"
 
 
 def print_headline(out: Console, estimate: Estimate, title: str) -> None:
     """The layout and the figures that people compare."""
+    from rich.markup import escape
+
+    for label, text in headline(estimate, title):
+        shown = escape(text).replace(_DOES_NOT_FIT, f"[bold red]{_DOES_NOT_FIT}[/bold red]")
+        if label in (title, "step time"):
+            head, gap, rest = shown.partition("  ")
+            shown = f"[bold]{head}[/bold]{gap}{rest}"
+        line(out, f"  {label:<{LABEL_WIDTH}}  {shown}")
+
+
+def headline(estimate: Estimate, title: str) -> list[tuple[str, str]]:
+    """The layout under ``title`` and the figures that people compare, by name."""
     strategy = estimate.strategy
     low, high = estimate.interval_s
     rows = [
-        (title, f"[bold]{words.layout(strategy, estimate.problem.model.is_moe)}[/bold]"),
+        (title, words.layout(strategy, estimate.problem.model.is_moe)),
         ("overlap", words.overlaps(strategy)),
-        ("step time", f"[bold]{seconds(estimate.step_time_s)}[/bold]  ({seconds(low)} to {seconds(high)})"),
+        ("step time", f"{seconds(estimate.step_time_s)}  ({seconds(low)} to {seconds(high)})"),
         *_calibration_words(estimate),
         (
             "throughput",
@@ -58,8 +78,7 @@ def print_headline(out: Console, estimate: Estimate, title: str) -> None:
     ]
     if strategy.layers_per_stage is not None and strategy.pp > 1:
         rows.insert(1, ("layers", f"{words.split(strategy.layers_per_stage)} per stage"))
-    for label, text in rows:
-        line(out, f"  {label:<{LABEL_WIDTH}}  {text}")
+    return rows
 
 
 def _calibration_words(estimate: Estimate) -> list[tuple[str, str]]:
@@ -131,8 +150,13 @@ def print_traffic(out: Console, estimate: Estimate) -> None:
 def print_assumptions(out: Console, assumptions: Sequence[str], mfu_convention: str) -> None:
     """How MFU counts, and what was assumed for want of a fact."""
     line(out, "[bold]Conventions and assumptions[/bold]")
-    for text in (f"MFU counts {mfu_convention}", *assumptions):
+    for text in conventions(assumptions, mfu_convention):
         text_line(out, f"  - {text}")
+
+
+def conventions(assumptions: Sequence[str], mfu_convention: str) -> tuple[str, ...]:
+    """How MFU counts, and what was assumed, a sentence each."""
+    return (f"MFU counts {mfu_convention}", *assumptions)
 
 
 def line(out: Console, text: str) -> None:
@@ -198,7 +222,7 @@ def plain(name: str) -> str:
 
 def _memory_words(estimate: Estimate) -> str:
     share = _share(estimate.peak_memory_bytes, estimate.capacity_bytes)
-    verdict = "" if estimate.fits else "  [bold red]does not fit[/bold red]"
+    verdict = "" if estimate.fits else f"  {_DOES_NOT_FIT}"
     peak, usable = gib(estimate.peak_memory_bytes), gib(estimate.capacity_bytes)
     return f"{peak} GiB at the fullest rank, {share} of the usable {usable} GiB{verdict}"
 

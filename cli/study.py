@@ -15,6 +15,7 @@ from shardwise.hardware_profiles.errors import InputError
 from .failures import say_warning
 from .options import integer
 from .output import console, prepare_folder, print_json, write_files
+from .reports.options import Wanted, report_options, told
 from .units import plural
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ CSV, PARQUET = "results.csv", "results.parquet"
 )
 @click.option("--workers", type=integer, default="1", show_default=True, help="Processes of this machine.")
 @click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster: tcp://HOST:PORT.")
+@report_options
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON and nothing else.")
-def study(study: Path, out: Path, workers: int, dask: str | None, as_json: bool) -> None:
+def study(
+    study: Path, out: Path, workers: int, dask: str | None, report: Path | None, figures: Path | None, as_json: bool
+) -> None:
     """Search every point of a study file and write results.csv and results.parquet.
 
     Stopped by Ctrl-C or killed, the same command goes on where it stood. Exit code 2: a file that cannot be used.
@@ -43,6 +47,8 @@ def study(study: Path, out: Path, workers: int, dask: str | None, as_json: bool)
 
     asked = read_study(study)
     prepare_folder(out)
+    wanted = Wanted(report, figures)
+    wanted.prepare()
     with ExitStack() as stack:
         executor = stack.enter_context(_dask(dask)) if dask else None
         count = stack.enter_context(counted())
@@ -51,12 +57,26 @@ def study(study: Path, out: Path, workers: int, dask: str | None, as_json: bool)
         except KeyboardInterrupt:
             raise _Stopped(count.finished, count.total, out) from None
     written = _write(result, out)
+    reported = _report(result, wanted)
     if as_json:
         print_json([dict(row) for row in result.rows])
         return
+    from .report import text_line
     from .study_report import print_study
 
-    print_study(console(), result, written)
+    terminal = console()
+    print_study(terminal, result, written)
+    for text in reported:
+        text_line(terminal, f"  {text}")
+
+
+def _report(result: StudyResult, wanted: Wanted) -> list[str]:
+    """Write the report that is wanted of a study, and say where it is."""
+    if not wanted:
+        return []
+    from .reports.study_page import study_page
+
+    return told(wanted.write(study_page(result)), wanted)
 
 
 class _Stopped(click.exceptions.Exit):

@@ -30,10 +30,10 @@ def print_study(out: Console, result: StudyResult, written: Sequence[Path]) -> N
     axes = list(result.study.axes)
     priced = any(row.get("usd_per_million_tokens") is not None for row in rows)
     money = ("$/M tokens",) if priced else ()
-    heads = (*map(_short_axis, axes), "step time", "tokens/s/GPU", "MFU", *money, "peak GiB", "gap", "layout")
+    heads = (*map(short_axis, axes), "step time", "tokens/s/GPU", "MFU", *money, "peak GiB", "gap", "layout")
     table = new_table("Best layout of each point", *heads)
     for row in rows[:MOST_ROWS]:
-        table.add_row(*(_shown(row.get(axis)) for axis in axes), *_answer(row, priced))
+        table.add_row(*(shown(row.get(axis)) for axis in axes), *_answer(row, priced))
     out.print(table)
     if len(rows) > MOST_ROWS:
         text_line(out, f"  {len(rows) - MOST_ROWS} more rows stand in the files")
@@ -52,12 +52,13 @@ def _answer(row: dict[str, Any], priced: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _short_axis(path: str) -> str:
+def short_axis(path: str) -> str:
     """The end of an axis's path, which tells axes apart."""
     return ".".join(path.split(".")[-2:]) if path.startswith("cluster.tiers.") else path.split(".")[-1]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """An axis's value as people read it."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
