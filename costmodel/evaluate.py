@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .layers import LayerTable, distinct, layer_columns
 from .least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
+from .least_traffic import least_totals_together
 from .outside import Totals, totals_together
 from .problem import Array, Ints, Problem
 from .splits import chunk_counts
@@ -58,13 +59,13 @@ def evaluate(problem: Problem, strategies: Strategies) -> Evaluation:
     out = {name: np.zeros(n) for name in ("step", "bound", "peak")}
     parts = list(groups(problem, strategies))
     held = [parameters(group) for _, group in parts]
-    for (where, group), (dense, expert), rest in zip(
-        parts, held, totals_together(strategies, parts, held) if parts else (), strict=True
-    ):
+    rests = totals_together(strategies, parts, held) if parts else []
+    leasts = least_totals_together(strategies, parts, held, rests)
+    for (where, group), rest, least in zip(parts, rests, leasts, strict=True):
         share = recompute_share(group)
         work = load(group, share)
         out["step"][where] = sum(step_s(group, work, rest)[0].values())
-        out["bound"][where] = _bound_s(group, work, rest.scaled(_mean(group, dense), _mean(group, expert)))
+        out["bound"][where] = _bound_s(group, work, least)
         out["peak"][where] = np.asarray(sum(memory_parts(group, share).values())).max(axis=0)
     fits = out["peak"] <= capacity_bytes(problem)
     return Evaluation(out["step"], out["bound"], out["peak"], fits)

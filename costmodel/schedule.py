@@ -12,6 +12,9 @@ import numpy as np
 
 from .problem import Array, Ints
 
+FOLDED = frozenset({"zb-v", "dualpipe"})
+"""Schedules whose ranks hold one stretch of layers from either end of what is left."""
+
 
 def others_divisor(schedule: str, vpp: int) -> int | None:
     """What the bubble divides the other ranks' passes by, where it is nothing but those; None for other schedules."""

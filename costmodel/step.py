@@ -6,7 +6,6 @@ layer split, so a rank's load is one matrix product with the layer table.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from .operators import stream_rate
 from .problem import Array, Ints, Problem
 from .schedule import bubble_s, in_flight, others_divisor
 from .strategy import Strategies
+from .turns import uneven_turns_s
 
 if TYPE_CHECKING:
     from .outside import Totals
@@ -74,30 +74,10 @@ def passes_s(group: Group, share: Array) -> tuple[Array, Array, Array, Array]:
 
 def load(group: Group, share: Array) -> Load:
     """Work of one micro-batch on each rank; recomputation repeats the forward of ``share`` of the layers."""
-    t = group.table
     *parts, again = (group.share * seconds for seconds in passes_s(group, share))
     base = np.sum(parts, axis=0)
-    longer = (base + again).max(axis=0) / base.max(axis=0)
-    passes = t.forward.sum(axis=0) + t.backward.sum(axis=0) + t.weight.sum(axis=0)
-    stagger, fill = (np.take(x, group.key) * longer for x in turns_s(group, passes))
+    stagger, fill = uneven_turns_s(group, base, again)
     return Load(parts[0], parts[1], parts[2], again, stagger, group.share * fill)
-
-
-def turns_s(group: Group, seconds: Array) -> tuple[Array, Array]:
-    """What uneven virtual stages add to an interleaved pipeline: to each micro-batch, and to its filling, ``[u]`` each.
-
-    Ranks take turns, each as long as its slowest chunk: together they exceed the slowest rank's own work unless every
-    turn is paced by that rank. And the last rank cannot begin its k-th turn before the first micro-batch has passed the
-    k-th chunks of all others: the longest turn's other chunks are idle time. ``seconds`` ``[kind, u]``.
-    """
-    if group.schedule != "interleaved":
-        return np.zeros(seconds.shape[1]), np.zeros(seconds.shape[1])
-    turns = Counter(map(tuple, group.chunks.reshape(group.vpp, -1).tolist()))
-    alike = sorted(turns)
-    each = np.array(alike).reshape(len(alike), group.pp, -1) @ seconds
-    paced = np.array([turns[turn] for turn in alike]) @ each.max(axis=1)
-    stagger = np.maximum(0.0, paced - (group.chunks.sum(axis=0) @ seconds).max(axis=0))
-    return stagger, (each.sum(axis=1) - each.max(axis=1)).max(axis=0)
 
 
 @dataclass(frozen=True, slots=True)

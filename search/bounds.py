@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
+from shardwise.costmodel.least_traffic import least_totals as mixed_totals
 from shardwise.costmodel.outside import Totals, totals
 from shardwise.costmodel.problem import Array, Ints, Problem
 from shardwise.costmodel.schedule import others_divisor
@@ -27,7 +28,6 @@ from shardwise.costmodel.step import (
     hides_steadily,
     parameters,
     step_s,
-    windows,
 )
 from shardwise.costmodel.strategy import Strategies
 
@@ -44,9 +44,10 @@ _CELLS = 1 << 22
 class SplitBounds:
     """Bounds over every split of ``n`` strategies, arrays ``[n]``: ``bound_s >= pipeline_s + rest_s``.
 
-    ``pipeline_s`` is the least time in the pipeline (inf where no split fits), ``rest_s`` the least time outside it.
-    Both hold for answers under the incumbent, whose slowest stage takes ``longest_s`` at most. Where the bubble depends
-    on the passes of the slowest rank, what filling and draining wait for messages counts as time in the pipeline.
+    ``pipeline_s`` is the least time in the pipeline (inf where no split fits), ``rest_s`` the least time outside it
+    of any answer under the incumbent, whose slowest stage takes ``longest_s`` at most. No split has both: a longer
+    pipeline hides more, which ``bound_s`` weighs. Where the bubble depends on the passes of the slowest rank, what
+    filling and draining wait for messages counts as time in the pipeline.
     """
 
     bound_s: Array
@@ -65,10 +66,12 @@ def split_bounds(
     floor_s: Array,
     incumbent_s: float,
     grouped: Iterable[tuple[Ints, Group]] | None = None,
+    pipeline_s: Array | None = None,
 ) -> SplitBounds:
     """Bounds over every layer split and number of recomputed layers; ``floor_s`` are bounds already known.
 
     Strategies without a pipeline keep their floor. ``grouped``: ``groups`` of the strategies where they are at hand.
+    ``pipeline_s``: what their pipelines are known to take at least.
     """
     out = SplitBounds(floor_s.copy(), *(np.zeros(len(floor_s)) for _ in range(3)))
     for where, group in grouped or groups(problem, strategies):
@@ -81,10 +84,12 @@ def split_bounds(
             rows = kind_rows(few)
             slowest = slowest_stage_s(rows)
             fits = np.isfinite(slowest)
-            whole = Stage.of(rows, np.where(fits, slowest, 0.0), least_totals(rows), incumbent_s)
+            known = np.zeros(len(at)) if pipeline_s is None else pipeline_s[at]
+            fits &= np.isfinite(known)
+            whole = Stage.of(rows, np.where(fits, slowest, 0.0), least_totals(rows), incumbent_s, known)
             out.bound_s[at] = np.maximum(floor_s[at], np.where(fits, whole.pipeline_s + whole.rest_s, np.inf))
             out.pipeline_s[at] = np.where(fits, whole.pipeline_s, np.inf)
-            out.rest_s[at], out.longest_s[at] = whole.rest_s, whole.longest_s
+            out.rest_s[at], out.longest_s[at] = whole.least_s, whole.longest_s
             # One micro-batch has no steady state that a slowest stage would pace: only what is known already holds.
             lone = at[(few.strategies.num_microbatches == 1) & fits]
             out.bound_s[lone], out.longest_s[lone] = floor_s[lone], np.inf
@@ -114,6 +119,18 @@ def room_for_layers(problem: Problem, strategies: Strategies) -> NDArray[np.bool
 
 
 def slowest_stage_s(rows: KindRows) -> Array:
+    """Seconds per micro-batch that pace every split at least, ``[n]``; inf if nothing fits.
+
+    Those of the slowest rank or, under an interleaved schedule, of all turns together.
+    """
+    best = slowest_rank_s(rows)
+    if rows.group.schedule == "interleaved":
+        for kind in rows.used:
+            best = np.maximum(best, _turns_s(rows, kind))
+    return np.asarray(best)
+
+
+def slowest_rank_s(rows: KindRows) -> Array:
     """Seconds per micro-batch that the slowest rank of every split needs at least, ``[n]``; inf if nothing fits."""
     load = rows.time[: rows.num_kinds]
     mean = rows.copies * (rows.layers @ load + rows.first_s + rows.last_s) / rows.group.pp
@@ -122,9 +139,6 @@ def slowest_stage_s(rows: KindRows) -> Array:
     used = rows.used
     for kinds in [[k] for k in used] + ([used] if len(used) > 1 else []):
         best = np.maximum(best, _slowest_of(rows, kinds))
-    if rows.group.schedule == "interleaved":
-        for kind in used:
-            best = np.maximum(best, _turns_s(rows, kind))
     return np.asarray(best)
 
 
@@ -249,11 +263,19 @@ def _ends(rows: KindRows, pp: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The cost model's own step for a pipeline whose slowest rank and summed work are given, arrays ``[n]``."""
+    """The cost model's own step for a pipeline whose slowest rank and summed work are given, arrays ``[n]``.
+
+    ``pipeline_s + rest_s`` bounds every step. ``least_s`` is the least time outside the pipeline of any answer under
+    the incumbent: ``rest_s`` only goes with the shortest pipeline, whose slowest rank takes ``window_s`` at most.
+    """
 
     pipeline_s: Array
     rest_s: Array
+    least_s: Array
+    window_s: Array
     longest_s: Array
+    outside_s: Array
+    """``rest_s`` without data parallel traffic."""
 
     @classmethod
     def of(
@@ -262,58 +284,69 @@ class Stage:
         slowest: Array,
         rest: Totals,
         incumbent_s: float,
+        known_s: Array,
         shares: tuple[Array, Array] | None = None,
     ) -> Stage:
-        """From the seconds of the slowest rank; ``rest`` is the traffic outside the pipeline.
+        """From the least seconds of the slowest rank; ``rest`` is the traffic outside the pipeline.
 
-        What data parallelism hides depends on the slowest rank's passes; ``shares`` are the largest parts of its time
-        that forward and backward can be. A slower rank would hide more, but never as much as it costs: with more than
-        one micro-batch the seconds come back several times. Where that argument fails, the windows are the longest that
-        an answer under the incumbent may have.
+        The pipeline takes ``known_s`` at least. What data parallelism hides depends on the slowest rank's passes;
+        ``shares`` are the largest parts of its time that forward and backward can be. A slower rank would hide more,
+        but never as much as it costs: with more than one micro-batch the seconds come back several times. Where that
+        argument fails, the windows are the longest that an answer under the incumbent may have.
         """
-        group, pp = rows.group, rows.group.pp
-        m = group.strategies.num_microbatches
-        passes = (_summed(rows, rows.forward), _summed(rows, rows.backward), _summed(rows, rows.weight))
-        whole = passes[0] + passes[1] + passes[2]
-        each = np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) / whole
-        forward, backward, weight = (each * p for p in passes)
-        two = replace(
-            group, counts=np.zeros((2, group.counts.shape[1])), ranks=np.array([0, pp - 1]),
-            repeats=np.array([1.0, pp - 1.0]),
-        )  # fmt: skip
-        parts, _ = step_s(two, Load(forward, backward, weight, np.zeros((2, len(m))), np.zeros(len(m))), rest)
-        pipeline = parts.pop("compute") + parts.pop("recompute") + parts.pop("pp_bubble")
-        if paced_by_passes(group):
-            pipeline = m * slowest + least_bubble_s(group, slowest, passes, pass_shares(group), rest.p2p)
-            parts["pp_comm"] = steady_wait_s(group, rest.p2p)
-            del parts["host_per_microbatch"]
-        parts["dp_comm"] = rest.tied
-        outside = sum(parts.values())
-        # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
+        group, m = rows.group, rows.group.strategies.num_microbatches
         fill = fill_weight(group)
+        shortest, outside = _apart(rows, slowest, rest)
+        pipeline = np.maximum(shortest, known_s)
+        # What the slowest rank takes at most in a pipeline no longer than that.
+        window = slowest + (pipeline - shortest) / np.maximum(m - (fill or 1.0), 1.0 / group.vpp)
+        whole = _summed(rows, rows.time)
         shares = shares or _largest_shares(rows)
-        steady = hides_steadily(group, shares[0] + shares[1])
-        everything = np.maximum(slowest, whole + _summed(rows, rows.again))
-        exposed = np.zeros(len(m))
+        everything = np.maximum(window, whole + _summed(rows, rows.again))
+        least, longest = np.zeros(len(m)), everything
+        # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
         for _ in range(_TIGHTENINGS):
-            left = incumbent_s - outside - exposed - fill * whole
+            left = incumbent_s - outside - least - fill * whole
             # With one micro-batch the slowest rank costs no more than any other: it may be as long as it likes.
             limit = np.divide(left, m - fill, out=np.full(len(m), np.inf), where=m > fill)
-            longest = np.clip(limit, slowest, everything)
-            exposed = _exposed(rows, np.where(steady, slowest, longest), longest, rest, shares)
-        return cls(np.asarray(pipeline), np.asarray(outside + exposed), longest)
+            longest = np.clip(limit, window, everything)
+            least = exposed_s(rows, longest, longest, rest, shares)
+        exposed = paced_exposed_s(rows, window, longest, rest, shares)
+        return cls(pipeline, outside + exposed, outside + least, window, longest, outside)
+
+
+def paced_exposed_s(rows: KindRows, window: Array, longest: Array, rest: Totals, shares: tuple[Array, Array]) -> Array:
+    """``exposed_s`` beside a pipeline whose slowest rank takes ``window`` s or longer, what that costs counted in."""
+    steady = hides_steadily(rows.group, shares[0] + shares[1])
+    return exposed_s(rows, np.where(steady, window, longest), longest, rest, shares)
+
+
+def _apart(rows: KindRows, slowest: Array, rest: Totals) -> tuple[Array, Array]:
+    """The least time in a pipeline with this slowest rank, and outside it but for data parallel traffic, ``[n]``."""
+    group, pp = rows.group, rows.group.pp
+    m = group.strategies.num_microbatches
+    passes = (_summed(rows, rows.forward), _summed(rows, rows.backward), _summed(rows, rows.weight))
+    whole = passes[0] + passes[1] + passes[2]
+    each = np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) / whole
+    forward, backward, weight = (each * p for p in passes)
+    two = replace(
+        group, counts=np.zeros((2, group.counts.shape[1])), ranks=np.array([0, pp - 1]),
+        repeats=np.array([1.0, pp - 1.0]),
+    )  # fmt: skip
+    parts, _ = step_s(two, Load(forward, backward, weight, np.zeros((2, len(m))), np.zeros(len(m))), rest)
+    pipeline = parts.pop("compute") + parts.pop("recompute") + parts.pop("pp_bubble")
+    if paced_by_passes(group):
+        pipeline = m * slowest + least_bubble_s(group, slowest, passes, pass_shares(group), rest.p2p)
+        parts["pp_comm"] = steady_wait_s(group, rest.p2p)
+        del parts["host_per_microbatch"]
+    parts["dp_comm"] = rest.tied
+    return np.asarray(pipeline), np.asarray(sum(parts.values()))
 
 
 def fill_weight(group: Group) -> float:
     """Weight of the other ranks' work beside the slowest one's in the pipeline's time (0: none is sure)."""
     divisor = others_divisor(group.schedule, group.vpp)
     return 1.0 / divisor if divisor else 0.0
-
-
-def slowest_of(rows: KindRows, pipeline_s: float) -> float:
-    """The slowest rank's seconds in a pipeline of given time, if nothing is recomputed on the others."""
-    fill, m = fill_weight(rows.group), float(rows.group.strategies.num_microbatches[0])
-    return (pipeline_s - fill * float(_summed(rows, rows.time)[0])) / max(m - fill, 1.0 / rows.group.vpp)
 
 
 def _largest_shares(rows: KindRows) -> tuple[Array, Array]:
@@ -338,20 +371,22 @@ def least_totals(rows: KindRows) -> Totals:
     mean = [np.asarray(group.repeats @ p / group.pp) for p in (dense, expert)]
     most = totals(group, dense, expert)
     if rows.params[1].any() or len(rows.used) > 1:
-        return most.scaled(*mean)
+        return mixed_totals(group, most, (mean[0], mean[1]))
     # Dense models of one kind: some rank has a whole number of layers, rounded up.
     kind = rows.used[0]
     held = np.maximum(mean[0], -(-rows.copies * rows.layers[kind] // group.pp) * rows.params[0, kind])
     return totals(group, held[None], np.zeros_like(held)[None])
 
 
-def _exposed(rows: KindRows, window: Array, longest: Array, rest: Totals, shares: tuple[Array, Array]) -> Array:
+def exposed_s(rows: KindRows, window: Array, longest: Array, rest: Totals, shares: tuple[Array, Array]) -> Array:
     """Data parallel traffic that a rank of ``window`` seconds cannot hide, with the most buckets up to ``longest``."""
-    none = np.zeros((1, len(longest)))
-    stage = Load((window * shares[0])[None], (window * shares[1])[None], none, none, none[0])
+    return exposed_beside_s(rows, window * shares[0], window * shares[1], longest, rest)
+
+
+def exposed_beside_s(rows: KindRows, forward: Array, backward: Array, longest: Array, rest: Totals) -> Array:
+    """Data parallel traffic that passes of these seconds cannot hide, with the most buckets up to ``longest``."""
     buckets = np.maximum(1.0, most_layers(rows, longest) + rows.num_mtp)
-    alone = windows(stage, np.zeros(len(longest), dtype=np.int64))
-    return np.asarray(sum(gradients_exposed(rows.group, *alone, rest.gradients, buckets).values()))
+    return np.asarray(sum(gradients_exposed(rows.group, forward, backward, rest.gradients, buckets).values()))
 
 
 def most_layers(rows: KindRows, longest: Array) -> Array:

@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.layers import key_of
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.step import Group
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import Strategies, Strategy
 from shardwise.launchers.base import Launcher
 from shardwise.launchers.own_splits import splits_of
 from shardwise.launchers.rule import violations
 
-from .bounds import split_bounds
+from .bounds import SplitBounds, split_bounds
 from .compositions import Compositions, compositions, rank_params
 from .cuts import best_cut, group_of
 from .loads import Loads
 from .opening import least_share
-from .rows import kind_rows
+from .rows import KindRows, kind_rows
 from .split import Split, one_number, solve_split, splittable
-from .turns import least_pipeline_s
+from .turn_cuts import quickest_turns
+from .turns import Least, Turns, least_pipeline_s
 
 if TYPE_CHECKING:
     from .exact import Found
@@ -34,6 +36,15 @@ _TIDY_GAP = 0.02
 
 _ROUNDS = 6
 """Bands of the fullest rank's parameters closed one after the other, at most."""
+
+_OUTSIDE = frozenset({"pp_comm", "dp_comm", "optimizer", "offload", "host_per_microbatch", "fixed"})
+"""Parts of a step that are not work in the pipeline or waiting for other ranks' work."""
+
+_BAND_WORK = 0.05
+"""CP-SAT's deterministic time for splits of fewer parameters than one that is known."""
+
+_SAME = 2e-5
+"""Relative difference under which a split takes the least turns there are: well below the tolerance of a proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,45 @@ class Unit:
     rest_s: float
     longest_s: float
 
+    @classmethod
+    def at(cls, strategies: Strategies, bounds: SplitBounds, i: int) -> Unit:
+        """One of many strategies."""
+        figures = (bounds.bound_s, bounds.pipeline_s, bounds.rest_s, bounds.longest_s)
+        return cls(strategies[i], *(float(x[i]) for x in figures))
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Splits of a unit whose every rank has fewer parameters than ``below``."""
+
+    unit: Unit
+    below: float = math.inf
+    turn: int = 0
+    """Bands of the unit closed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What CP-SAT has shown of an interleaved pipeline: no split takes less than ``pipeline_s``; ``layers`` does."""
+
+    rows: KindRows
+    pipeline_s: float
+    layers: tuple[int, ...] | None
+
+    def has_room_of(self, rows: KindRows) -> bool:
+        """Whether whatever fits another strategy of the same turns fits this one."""
+        mine = self.rows
+        return bool(
+            (mine.state <= rows.state).all() and (mine.fixed <= rows.fixed).all()
+            and (mine.saved <= rows.saved).all() and (mine.workspace <= rows.workspace).all()
+            and (mine.gathered <= rows.gathered).all()
+        )  # fmt: skip
+
+
+def _turns_key(s: Strategy) -> tuple[object, ...]:
+    """What the turns of an interleaved strategy depend on."""
+    return (key_of(s), s.pp, s.vpp, s.num_microbatches, "none" if s.recompute == "full" else s.recompute)
+
 
 class Closer:
     """Closes the units of one search, remembering what the launcher can express."""
@@ -54,63 +104,112 @@ class Closer:
         self.found = found
         self.solved = 0
         self.cut = 0
+        self.bands: list[Band] = []
+        """Left over from what was closed."""
         self._last: tuple[Strategy, Group] | None = None
         self._abilities: dict[tuple[object, ...], tuple[bool, bool]] = {}
+        self._turns: dict[tuple[object, ...], tuple[Turns, Least]] = {}
+        self._shown: dict[tuple[object, ...], list[_Shown]] = {}
 
-    def close(self, unit: Unit) -> float:
-        """Solve one strategy's split; returns the bound that remains on it (infinite when it is settled)."""
+    def tightened(self, unit: Unit) -> Unit | None:
+        """The unit with the bounds that its turns and the loads of its ranks give; None where no answer is left.
+
+        A launcher's own splits, few as they are, are judged at once.
+        """
         own = splits_of(self.found.space.launcher, self.found.problem, unit.strategy)
         if own is not None:
             for strategy in own:
                 self._judge(Split(strategy, math.inf, True))
-            return math.inf
-        can, uniform = self._can(unit.strategy)
-        if not can:
-            return math.inf
-        unit, loads = self._refreshed(unit)
-        if not self.found.beats(unit.bound_s):
-            return math.inf
-        if unit.strategy.schedule != "interleaved":
-            return self._cut(unit, uniform)
-        rows = kind_rows(self._group(unit.strategy))
-        whole = Loads.of(unit.strategy, rows, None, math.inf, math.inf).whole_s
-        least = least_pipeline_s(self.found.problem, unit.strategy, rows, whole)
-        unit, loads = self._refreshed(unit, least)
-        if not self.found.beats(unit.bound_s):
-            return math.inf
-        if self.is_exact(unit.strategy):
-            return self._bands(unit, uniform, loads)
-        self._solve(unit.strategy, uniform, math.inf, unit.rest_s)
+            return None
+        if not self._can(unit.strategy)[0]:
+            return None
+        if unit.strategy.schedule == "interleaved":
+            least = max(self._least_turns(unit.strategy)[1].pipeline_s, self._shown_s(unit.strategy))
+            unit = replace(unit, pipeline_s=max(unit.pipeline_s, least))
+            if not self.found.beats(unit.pipeline_s + unit.rest_s):
+                return None
         unit, _ = self._refreshed(unit)
-        return self._relaxed(unit, uniform) if self.found.beats(unit.bound_s) else math.inf
+        return unit if self.found.beats(unit.bound_s) else None
 
-    def _cut(self, unit: Unit, uniform: bool) -> float:
-        """Close a strategy whose splits dynamic programming searches whole, in bands like ``_bands``."""
-        numbers = self._numbers(unit.strategy, uniform)
-        below, left, floor = math.inf, math.inf, unit.pipeline_s
-        for turn in range(_ROUNDS + 1):
-            self.cut += 1
-            cut = best_cut(
-                self.found.problem,
-                unit.strategy,
-                numbers=numbers,
-                params_below=below,
-                longest_s=unit.longest_s,
-                group=self._group(unit.strategy),
-            )
-            if turn == 0:
-                floor = cut.pipeline_s
-            if cut.strategy is None:
-                return min(left, math.inf if math.isinf(cut.pipeline_s) else max(unit.bound_s, cut.pipeline_s))
-            self._judge(Split(cut.strategy, cut.pipeline_s, True))
-            unit, loads = self._refreshed(unit, floor)
-            if turn == _ROUNDS or loads is None or not self.found.beats(cut.pipeline_s + unit.rest_s):
-                remains = cut.pipeline_s + unit.rest_s
-                return min(left, remains if self.found.beats(remains) else math.inf)
-            below = rank_params(self.found.problem, cut.strategy)
-            band = cut.pipeline_s + max(unit.rest_s, loads.rest_above(below))
-            left = min(left, band if self.found.beats(band) else math.inf)
-        return left
+    def close(self, band: Band) -> tuple[float, Band | None]:
+        """Solve the splits of one tightened strategy, or those of a band that closing it left.
+
+        Returns the bound that remains on those whose fullest rank has as many parameters as that of the best split or
+        more (infinite where they are settled), and the band of the others while it may hold an answer.
+        """
+        unit = band.unit
+        _, uniform = self._can(unit.strategy)
+        if not self.is_exact(unit.strategy):
+            self._solve(unit, uniform, math.inf)
+            unit, _ = self._refreshed(unit)
+            return self._relaxed(unit, uniform) if self.found.beats(unit.bound_s) else math.inf, None
+        chunked = unit.strategy.schedule == "interleaved"
+        split = (self._interleaved if chunked else self._cut)(unit, uniform, band.below)
+        if split is None:
+            return math.inf, None
+        unit, loads = self._refreshed(unit, split.pipeline_s)
+        remains = max(unit.bound_s, split.pipeline_s + unit.rest_s)
+        if not self.found.beats(remains):
+            return math.inf, None
+        if band.turn == _ROUNDS or loads is None or split.strategy.layers_per_stage is None:
+            return remains, None
+        below = rank_params(self.found.problem, split.strategy)
+        left = max(remains, split.pipeline_s + loads.rest_above(below))
+        fewer = Band(replace(unit, bound_s=remains), below, band.turn + 1)
+        return left if self.found.beats(left) else math.inf, fewer
+
+    def _cut(self, unit: Unit, uniform: bool, below: float) -> Split | None:
+        """The quickest split by dynamic programming, judged; None where none is under the incumbent."""
+        self.cut += 1
+        cut = best_cut(
+            self.found.problem, unit.strategy, numbers=self._numbers(unit.strategy, uniform), params_below=below,
+            longest_s=unit.longest_s, group=self._group(unit.strategy),
+        )  # fmt: skip
+        if math.isinf(cut.pipeline_s):
+            return None
+        split = Split(cut.strategy or unit.strategy, cut.pipeline_s, True)
+        self._judge(split)
+        return split
+
+    def _interleaved(self, unit: Unit, uniform: bool, below: float) -> Split | None:
+        """The quickest split of interleaved chunks: the least turns where they fit, else by CP-SAT."""
+        s = unit.strategy
+        if math.isfinite(below) or s.recompute == "full":
+            return self._solve(unit, uniform, below)
+        turns, least = self._least_turns(s)
+        quickest = quickest_turns(self.found.problem, s, kind_rows(self._group(s)), turns, least.fill_s)
+        shown, floor = self._shown.setdefault(_turns_key(s), []), max(unit.pipeline_s, self._shown_s(s))
+        near = (one.layers for one in shown if one.pipeline_s <= floor * (1.0 + _SAME))
+        for layers in (quickest, *near):
+            split = Split(replace(s, layers_per_stage=layers), floor, True)
+            answer = self._judge(split)
+            if answer is not None and answer.fits and in_pipeline_s(answer) <= floor * (1.0 + _SAME):
+                return split
+        limit = self.found.step_s - unit.rest_s
+        split = self._solve(replace(unit, pipeline_s=floor), uniform, below)
+        shown.append(
+            _Shown(kind_rows(self._group(s)), split.pipeline_s, split.strategy.layers_per_stage)
+            if split else _Shown(kind_rows(self._group(s)), limit, None)
+        )  # fmt: skip
+        return split
+
+    def _shown_s(self, strategy: Strategy) -> float:
+        """What CP-SAT has shown pipelines to take at least that differ in having more memory for their layers."""
+        shown = self._shown.get(_turns_key(strategy))
+        if not shown:
+            return 0.0
+        rows = kind_rows(self._group(strategy))
+        return max((one.pipeline_s for one in shown if one.has_room_of(rows)), default=0.0)
+
+    def _least_turns(self, strategy: Strategy) -> tuple[Turns, Least]:
+        """The turns of an interleaved strategy and the least time they take: the same for many strategies."""
+        s, key = strategy, _turns_key(strategy)
+        if key not in self._turns:
+            rows = kind_rows(self._group(s))
+            turns = Turns.of(self.found.problem, s, rows)
+            whole = Loads.of(s, rows, None, math.inf, math.inf).whole_s
+            self._turns[key] = (turns, least_pipeline_s(turns, s, whole))
+        return self._turns[key]
 
     def _group(self, strategy: Strategy) -> Group:
         """The group of the strategy being closed: its layer table is asked for many times."""
@@ -139,63 +238,38 @@ class Closer:
     def _refreshed(self, unit: Unit, pipeline_s: float = 0.0) -> tuple[Unit, Compositions | None]:
         """The unit's bounds under the incumbent of now, with the loads that its fullest rank may have.
 
-        ``pipeline_s``: what CP-SAT has shown its pipeline to take at least.
+        ``pipeline_s``: what the splits still of interest have been shown to take at least in the pipeline.
         """
         problem, step = self.found.problem, self.found.step_s
         group = self._group(unit.strategy)
-        alone = [(np.zeros(1, dtype=np.int64), group)]
-        new = split_bounds(problem, group.strategies, np.array([unit.bound_s]), step, alone)
-        pipeline, rest, longest = (float(x[0]) for x in (new.pipeline_s, new.rest_s, new.longest_s))
-        pipeline = max(pipeline, pipeline_s)
+        alone, known = [(np.zeros(1, dtype=np.int64), group)], max(unit.pipeline_s, pipeline_s)
+        new = split_bounds(problem, group.strategies, np.array([unit.bound_s]), step, alone, np.array([known]))
+        bound, pipeline, rest, longest = (float(x[0]) for x in (new.bound_s, new.pipeline_s, new.rest_s, new.longest_s))
         loads = compositions(group, pipeline, longest, step) if math.isfinite(pipeline) else None
         if loads:
-            rest = max(rest, loads.rest_above(loads.least_params))
-        return Unit(unit.strategy, max(unit.bound_s, pipeline + rest), pipeline, rest, longest), loads
+            bound = max(bound, pipeline + loads.rest_above(loads.least_params))
+        return Unit(unit.strategy, bound, pipeline, rest, longest), loads
 
-    def _bands(self, unit: Unit, uniform: bool, loads: Compositions | None) -> float:
-        """Close splits by the parameters of their fullest rank: those of the best split and more, then fewer."""
-        bands: list[tuple[float, float]] = []
-        below, floor = math.inf, unit.pipeline_s
-        for _ in range(_ROUNDS):
-            split, _ = self._solve(unit.strategy, uniform, below, unit.rest_s)
-            if split is None:
-                floor = math.inf
-                break
-            floor = max(floor, split.pipeline_s)
-            unit, loads = self._refreshed(unit, floor if not bands else 0.0)
-            if split.strategy.layers_per_stage is None or loads is None:
-                break
-            below = rank_params(self.found.problem, split.strategy)
-            bands.append((split.pipeline_s, below))
-            if not self.found.beats(floor + unit.rest_s):
-                floor = math.inf
-                break
-        left = max(unit.bound_s, floor + unit.rest_s)
-        if loads:
-            left = min(
-                left, *(pipeline + max(unit.rest_s, loads.rest_above(params)) for pipeline, params in bands), math.inf
-            )
-        return left if self.found.beats(left) else math.inf
-
-    def _solve(
-        self, strategy: Strategy, uniform: bool, below: float, rest_s: float
-    ) -> tuple[Split | None, Estimate | None]:
-        """CP-SAT's split and the cost model's word on it, solved again with room to spare if it does not fit."""
-        slack, answer, split = 0.0, None, None
+    def _solve(self, unit: Unit, uniform: bool, below: float) -> Split | None:
+        """CP-SAT's split, judged by the cost model and solved again with room to spare if it does not fit."""
+        slack, first = 0.0, None
         for _ in range(3):
             self.solved += 1
             split = solve_split(
-                self.found.problem, strategy, uniform=uniform, pipeline_limit_s=self.found.step_s - rest_s,
-                slack_bytes=slack, params_below=below,
+                self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=self.found.step_s - unit.rest_s,
+                slack_bytes=slack, params_below=below, pipeline_floor_s=unit.pipeline_s,
+                work=_BAND_WORK if math.isfinite(below) else 0.0,
             )  # fmt: skip
             if split is None:
-                return None, None
+                return first
+            # With room to spare it bounds those splits only that have it.
+            first = replace(split, pipeline_s=first.pipeline_s if first else split.pipeline_s)
             answer = self._judge(split)
             if answer is None or answer.fits:
                 break
             # Ranks that mix kinds recompute a share of each: leave free what that misses.
             slack += answer.peak_memory_bytes - answer.capacity_bytes
-        return split, answer
+        return first
 
     def _judge(self, split: Split) -> Estimate | None:
         """The cost model's own word on a split; None when there is none or the launcher refuses it."""
@@ -241,6 +315,11 @@ class Closer:
             can = splittable(problem, launcher, s)
             self._abilities[key] = (can, can and s.recompute == "full" and one_number(problem, launcher, s))
         return self._abilities[key]
+
+
+def in_pipeline_s(answer: Estimate) -> float:
+    """Seconds that the slowest rank works and waits in the pipeline, as the solvers count them."""
+    return sum(seconds for name, seconds in answer.time_parts_s.items() if name not in _OUTSIDE)
 
 
 def tidied(found: Found) -> Strategy | None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.costmodel.evaluate import groups
-from shardwise.costmodel.outside import totals
+from shardwise.costmodel.outside import Totals, totals
 from shardwise.costmodel.problem import Array, Problem
+from shardwise.costmodel.schedule import FOLDED
 from shardwise.costmodel.step import Group, gradient_times_each
 from shardwise.costmodel.strategy import Strategies, Strategy
 
-from .bounds import Stage, fill_weight, most_layers, slowest_of, slowest_stage_s
-from .cuts import FOLDED
+from .bounds import Stage, exposed_beside_s, most_layers, paced_exposed_s, slowest_rank_s
 from .rows import KindRows, kind_rows
 
 _MOST = 20_000
@@ -29,10 +29,11 @@ _MOST = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Compositions:
-    """Loads that a rank may have, ascending: ``params[c]`` parameters, ``rest_s[c]`` seconds outside the pipeline."""
+    """Loads that a rank may have, ascending by parameters ``[c]``."""
 
     params: Array
     rest_s: Array
+    """Seconds outside the pipeline that go with the least pipeline, the least of what follows, ``[c]``."""
     least_params: float
     """Some rank of every split has at least this many parameters."""
 
@@ -45,7 +46,8 @@ class Compositions:
 def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s: float) -> Compositions | None:
     """The possible loads of the ranks of a group's one strategy; None where there are too many to list.
 
-    Its pipeline takes ``pipeline_s`` at least, its slowest rank ``longest_s`` at most.
+    Its pipeline takes ``pipeline_s`` at least, its slowest rank ``longest_s`` at most. That least pipeline and
+    ``rest_s`` together bound the step: longer pipelines hide more traffic, but less than they cost.
     """
     one = kind_rows(group)
     counts = _counts(one, longest_s)
@@ -57,15 +59,52 @@ def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s:
         key=np.full(len(counts), group.key[0]),
     )  # fmt: skip
     rows = kind_rows(many)
-    least = slowest_of(one, pipeline_s) if fill_weight(group) else float(slowest_stage_s(one)[0])
-    slowest = np.full(len(counts), least)
+    # Turns and the recomputation of other ranks lengthen a pipeline too: its slowest rank may be shorter than it paces.
+    least = float(slowest_rank_s(one)[0])
+    known = np.full(len(counts), pipeline_s)
     rest = replace(totals(many, dense[None], expert[None]), gradients=gradient_times_each(many, dense, expert))
-    stage = Stage.of(rows, slowest, rest, incumbent_s, _shares(one, counts, least, longest_s))
+    shares = _shares(one, counts, least, longest_s)
+    stage = Stage.of(rows, np.full(len(counts), least), rest, incumbent_s, known, shares)
+    outside = stage.rest_s
+    if not one.again.any():
+        outside = np.maximum(outside, stage.outside_s + _beside_slowest_s(one, counts, least, rows, stage, rest))
     whole = dense + expert
     order = np.argsort(whole, kind="stable")
     # From here upwards: the least of what follows.
-    below = np.minimum.accumulate(stage.rest_s[order][::-1])[::-1]
+    below = np.minimum.accumulate(outside[order][::-1])[::-1]
     return Compositions(whole[order], below, _least_params(one))
+
+
+def _beside_slowest_s(
+    one: KindRows, counts: Array, least_s: float, rows: KindRows, stage: Stage, rest: Totals
+) -> Array:
+    """Data parallel traffic of each load that no slowest rank hides, whatever load that one has, ``[c]``.
+
+    Those no slower than the least pipeline paces hide what their own passes can; slower ones cost more than they hide.
+    """
+    seconds, window = counts @ one.time[:, 0], float(stage.window_s[0]) * (1.0 + 1e-9)
+    forward = counts @ one.forward[:, 0]
+    backward = seconds - forward
+    out = np.full(len(counts), np.inf)
+    slower = seconds > window
+    if slower.any():
+        n = np.ones(len(counts))
+        shares = tuple(n * float(_share(x[slower], seconds[slower]).max()) for x in (forward, backward))
+        out = paced_exposed_s(rows, stage.window_s, stage.longest_s, rest, (shares[0], shares[1]))
+    able = ~slower & (seconds >= least_s * (1.0 - 1e-9))
+    for f, b in _foremost(forward[able], backward[able]):
+        passes = np.full(len(counts), f), np.full(len(counts), b)
+        out = np.minimum(out, exposed_beside_s(rows, *passes, stage.longest_s, rest))
+    return out
+
+
+def _foremost(forward: Array, backward: Array) -> list[tuple[float, float]]:
+    """The pairs that no other exceeds in both."""
+    out: list[tuple[float, float]] = []
+    for i in np.lexsort((-backward, -forward)):
+        if not out or backward[i] > out[-1][1]:
+            out.append((float(forward[i]), float(backward[i])))
+    return out
 
 
 def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> tuple[Array, Array] | None:

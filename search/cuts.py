@@ -20,15 +20,12 @@ import numpy as np
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Problem
-from shardwise.costmodel.schedule import others_divisor
+from shardwise.costmodel.schedule import FOLDED, others_divisor
 from shardwise.costmodel.step import Group, Load, pass_wait_s, pipeline_s
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .loads import Loads, Settled
 from .rows import kind_rows
-
-FOLDED = frozenset({"zb-v", "dualpipe"})
-"""Schedules whose ranks hold one stretch of layers from either end of what is left."""
 
 _MOST_LIMITS = 64
 """Limits on the slowest stage tried where recomputation trades it against the sum."""

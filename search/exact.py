@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import Strategy
 
 from .bounds import SplitBounds, split_bounds
-from .closing import Closer, Unit, tidied
+from .closing import Band, Closer, Unit, tidied
 from .opening import Candidates, Opened, can_fit, candidates, open_candidates
 from .proof import TOLERANCE, Clock, Proof
 from .space import Space
@@ -164,6 +165,7 @@ def _explore(found: Found, clock: Clock, report: Progress, splits: bool) -> None
         start, size, dives = start + size, size * 2, max(1, dives - 1)
     if waiting:
         _close(found, closer, Opened.concatenate(waiting), clock, report)
+        _close_bands(found, closer, clock, report)
     found.solved = closer.solved
     found.best = tidied(found)
 
@@ -191,26 +193,52 @@ def _close(
     while True:
         opened, tight = _open_pipelines(found, opened)
         incumbent = found.step_s
+        queue, tightened = list(zip(tight.bound_s.tolist(), range(len(opened)), strict=True)), dict[int, Unit]()
         waiting: list[int] = []
-        for i in range(len(opened)):
-            bound = float(tight.bound_s[i])
+        while queue:
+            bound, i = queue[0]
             if closed == most or not found.beats(bound):
-                return opened.take(np.array([*waiting, *range(i, len(opened))], dtype=np.int64))
+                return opened.take(np.array([*waiting, *(j for _, j in queue)], dtype=np.int64))
             if clock.expired or (clock.unlimited and _enough(closer.solved, bound, found.step_s)):
                 found.stop("time limit" if clock.expired else "split limit", bound)
                 return opened.take(np.arange(0))
+            heapq.heappop(queue)
+            if i not in tightened:
+                unit = closer.tightened(Unit.at(opened.strategies, tight, i))
+                if unit is not None:
+                    tightened[i], opened.bound_s[i] = unit, unit.bound_s
+                    heapq.heappush(queue, (unit.bound_s, i))
+                continue
             if most is not None and not closer.is_exact(opened.strategies[i]):
                 waiting.append(i)
                 continue
-            unit = (float(x[i]) for x in (tight.pipeline_s, tight.rest_s, tight.longest_s))
-            found.open_bound_s = min(found.open_bound_s, closer.close(Unit(opened.strategies[i], bound, *unit)))
+            left, fewer = closer.close(Band(tightened[i]))
+            found.open_bound_s = min(found.open_bound_s, left)
+            closer.bands += [fewer] if fewer else []
             closed += 1
             report("split", found.step_s, bound)
             if found.step_s < incumbent * (1.0 - WORTH_REBOUNDING):
                 break
         else:
             return opened.take(np.array(waiting, dtype=np.int64))
-        opened = opened.take(np.array([*waiting, *range(i + 1, len(opened))], dtype=np.int64))
+        opened = opened.take(np.array([*waiting, *(j for _, j in queue)], dtype=np.int64))
+
+
+def _close_bands(found: Found, closer: Closer, clock: Clock, report: Progress) -> None:
+    """The splits of fewer parameters than the best of their strategy, best bound first: they rarely hold the answer."""
+    while closer.bands:
+        band = min(closer.bands, key=lambda band: band.unit.bound_s)
+        bound = band.unit.bound_s
+        if not found.beats(bound):
+            return
+        if found.stopped_by or clock.expired or (clock.unlimited and _enough(closer.solved, bound, found.step_s)):
+            found.open_bound_s = min(found.open_bound_s, bound)
+            return
+        closer.bands.remove(band)
+        left, fewer = closer.close(band)
+        found.open_bound_s = min(found.open_bound_s, left)
+        closer.bands += [fewer] if fewer else []
+        report("split", found.step_s, bound)
 
 
 def _enough(solved: int, bound_s: float, step_s: float) -> bool:

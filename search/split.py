@@ -1,6 +1,6 @@
 """The inner problem, solved by CP-SAT: layers per virtual stage and recomputed layers per rank, slowest stage fastest.
 
-Integers: seconds in units of 2^-20 of the mean stage, rounded down, so that the solver's bound is a bound; bytes in
+Integers: seconds in units of 2^-22 of the mean stage, rounded down, so that the solver's bound is a bound; bytes in
 units of 2^-26 of the capacity, rounded so that what it accepts fits. Both lie below 1e-4 of the result.
 """
 
@@ -24,9 +24,12 @@ from .rows import KindRows, kind_rows
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-_TIME_STEPS, _BYTE_STEPS = 1 << 20, 1 << 26
+_TIME_STEPS, _BYTE_STEPS = 1 << 22, 1 << 26
 _GRAIN = 64
 """Parts of a layer that a relaxed model may recompute: ranks that mix kinds recompute the same share of each."""
+
+_FLOOR_GAP = 3e-5
+"""How close to a known floor a split is as good as the best."""
 
 _WORK_LIMIT, _LITTLE_WORK = 2.0, 0.05
 """CP-SAT's deterministic time for one strategy, and where near the best will do: the same answer on any machine."""
@@ -70,13 +73,18 @@ def solve_split(
     gap: float = 0.0,
     relaxed: bool = False,
     tidy: bool = False,
+    pipeline_floor_s: float = 0.0,
+    work: float = 0.0,
 ) -> Split | None:
     """The best split of one strategy whose pipeline takes less than ``pipeline_limit_s``; None if there is none.
+
+    No split's pipeline takes less than ``pipeline_floor_s``: one that close to it is the best.
 
     ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank, and every
     rank has fewer than ``params_below`` parameters. With a ``gap`` above 0 a split within that share of the best does.
     ``relaxed`` lets ranks recompute any part of any layer and rounds memory down: a bound, not an answer. ``tidy``
-    asks for the split nearest to the even one among those within the limit.
+    asks for the split nearest to the even one among those within the limit. ``work`` limits CP-SAT's deterministic
+    time where it is given.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
     model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes, relaxed)
@@ -84,7 +92,9 @@ def solve_split(
         model.limit_params(params_below)
     if tidy:
         model.prefer_even()
-    return model.solve(pipeline_limit_s, gap)
+    if pipeline_floor_s > 0.0:
+        model.start_from(pipeline_floor_s)
+    return model.solve(pipeline_limit_s, gap, work or (_LITTLE_WORK if gap else _WORK_LIMIT))
 
 
 class _Model:
@@ -108,6 +118,7 @@ class _Model:
         self.pp, self.vpp = strategy.pp, strategy.vpp
         self.kinds = rows.used
         self.total = problem.model.num_layers
+        self.floor = 0
         self.full = strategy.recompute == "full"
         mean = float((rows.layers @ rows.time[: rows.num_kinds] + rows.first_s + rows.last_s)[0]) / self.pp
         self.second = mean / _TIME_STEPS
@@ -283,7 +294,7 @@ class _Model:
         """m·slowest + fill·(sum - slowest), as ``schedule.bubble_s``; times ``others_divisor``, so that it is whole.
 
         Interleaved ranks take turns, each as long as its slowest chunk: all turns together pace the pipeline too, and
-        the other chunks of the longest turn are idle time (``step.turns_s``).
+        the other chunks of the longest turn are idle time (``costmodel.turns``).
         """
         rows = self.rows
         slowest = self.model.new_int_var(0, 1 << 40, "slowest")
@@ -339,8 +350,14 @@ class _Model:
             self.model.add(far >= want - size)
         self.model.minimize(sum(off))
 
-    def solve(self, pipeline_limit_s: float, gap: float) -> Split | None:
-        """Minimise under the limit, to within the gap (and then with less work)."""
+    def start_from(self, pipeline_s: float) -> None:
+        """No split takes less: seconds are rounded down for every layer and both ends, in every turn."""
+        lost = (self.strategy.num_microbatches + 1) * self.scale * (self.total + 2 * self.vpp)
+        self.floor = math.floor(pipeline_s * self.scale / self.second) - lost
+        self.model.add(self.cost >= self.floor)
+
+    def solve(self, pipeline_limit_s: float, gap: float, work: float) -> Split | None:
+        """Minimise under the limit, to within the gap, with so much deterministic time."""
         unit = self.second / self.scale
         if math.isfinite(pipeline_limit_s):
             self.model.add(self.cost <= max(0, math.ceil(pipeline_limit_s / unit)))
@@ -349,8 +366,8 @@ class _Model:
         solver.parameters.catch_sigint_signal = False
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
-        solver.parameters.relative_gap_limit = gap
-        solver.parameters.max_deterministic_time = _LITTLE_WORK if gap else _WORK_LIMIT
+        solver.parameters.relative_gap_limit = max(gap, _FLOOR_GAP if self.floor else 0.0)
+        solver.parameters.max_deterministic_time = work
         status = solver.solve(self.model)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             least = max(0.0, solver.best_objective_bound * unit) if status == self._cp.UNKNOWN else 0.0

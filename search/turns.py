@@ -34,7 +34,8 @@ class Turns:
     """
 
     first: tuple[Array, Array]
-    inner: tuple[Array, Array]
+    inner: tuple[Array, Array] | None
+    """None where there are two turns only."""
     last: tuple[Array, Array]
     count: int
 
@@ -49,44 +50,69 @@ class Turns:
         # The model's first and last chunk may hold nothing but the embedding or the head.
         first = np.where(held[0] >= 0, stretch[0] + rows.first_s[0], np.inf)
         last = np.where(held[:, -1] >= 0, stretch[:, -1] + rows.last_s[0], np.inf)
-        inner, rest = _split(chunk, strategy.pp), _split(chunk, strategy.pp - 1)
-        begun = np.maximum(first[:, None], rest).min(axis=0)
-        ended = np.maximum(rest, last[None, :]).min(axis=1)
-        return cls(
-            (begun, stretch[0] + rows.first_s[0]), (inner, stretch), (ended, stretch[:, -1] + rows.last_s[0]),
-            strategy.vpp,
-        )  # fmt: skip
+        begun, ended = first, last
+        for _ in range(strategy.pp - 1):
+            begun = np.maximum(begun[:, None], chunk).min(axis=0)
+            ended = np.maximum(chunk, ended[None, :]).min(axis=1)
+        inner = (_split(chunk, strategy.pp), stretch) if strategy.vpp > 2 else None
+        return cls((begun, stretch[0] + rows.first_s[0]), inner, (ended, stretch[:, -1] + rows.last_s[0]), strategy.vpp)
 
     def least_s(self, fill_s: float) -> float:
         """Seconds of all turns together where the chunks of a turn but its slowest take ``fill_s`` at most."""
-        begun, inner, ended = (np.maximum(s, whole - fill_s) for s, whole in (self.first, self.inner, self.last))
-        reached = begun
-        for _ in range(self.count - 2):
-            reached = (reached[:, None] + inner).min(axis=0)
-        return float((reached + ended).min())
+        reached = self.reached(fill_s)
+        return float((reached[-1] + _within(self.last, fill_s)).min())
+
+    def reached(self, fill_s: float) -> list[Array]:
+        """The least seconds of the first, the first two … turns but the last by the layer ``[j]`` they end at."""
+        out = [_within(self.first, fill_s)]
+        if self.inner is not None:
+            inner = _within(self.inner, fill_s)
+            for _ in range(self.count - 2):
+                out.append((out[-1][:, None] + inner).min(axis=0))
+        return out
+
+    @property
+    def widest_s(self) -> float:
+        """Seconds of the largest stretch of layers that a turn may be."""
+        sides = [side for side in (self.first, self.inner, self.last) if side is not None]
+        return max(float(np.max(whole[np.isfinite(slow)], initial=0.0)) for slow, whole in sides)
 
 
-def least_pipeline_s(problem: Problem, strategy: Strategy, rows: KindRows, whole_s: float) -> float:
+def _within(turn: tuple[Array, Array], fill_s: float) -> Array:
+    """Seconds of turns whose chunks but the slowest take ``fill_s`` at most."""
+    slowest, whole = turn
+    return np.maximum(slowest, whole - fill_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """No split takes less in the pipeline than ``pipeline_s``; one that fills it for ``fill_s`` at most may be best."""
+
+    pipeline_s: float
+    fill_s: float
+
+
+def least_pipeline_s(turns: Turns, strategy: Strategy, whole_s: float, enough_s: float = math.inf) -> Least:
     """Seconds in an interleaved pipeline that no split undercuts; ``whole_s`` per micro-batch of all ranks together.
 
     ``m · turns + max(others / v, fill)`` as ``step.pipeline_s`` has it: turns may be shorter where the pipeline may
     fill for longer. Every stretch of limits on the filling is bounded by its quickest turns and its shortest filling;
-    the stretch of the least bound is halved until the bound is attained or ``_EVALUATIONS`` are made.
+    the stretch of the least bound is halved until the bound is attained, is ``enough_s`` or ``_EVALUATIONS`` are made.
     """
-    turns, m, v = Turns.of(problem, strategy, rows), strategy.num_microbatches, strategy.vpp
+    m, v = strategy.num_microbatches, strategy.vpp
 
     def pipeline(together: float, fill: float) -> float:
         return m * together + max((whole_s - together) / v, fill)
 
     loosest = turns.least_s(math.inf)
     if not math.isfinite(loosest):
-        return math.inf
-    widest = max(float(np.max(whole[np.isfinite(slow)])) for slow, whole in (turns.first, turns.inner, turns.last))
+        return Least(math.inf, math.inf)
+    widest = turns.widest_s
     # (bound, shortest filling, longest filling, turns at the longest)
     stretches = [(pipeline(loosest, 0.0), 0.0, widest, loosest)]
     for _ in range(_EVALUATIONS):
         bound, low, high, together = stretches[0]
-        if bound >= pipeline(together, high) * (1.0 - _EXACT):
+        if bound >= min(enough_s, pipeline(together, high) * (1.0 - _EXACT)):
             break
         heapq.heappop(stretches)
         middle = (low + high) / 2.0
@@ -94,7 +120,7 @@ def least_pipeline_s(problem: Problem, strategy: Strategy, rows: KindRows, whole
         if math.isfinite(tighter):
             heapq.heappush(stretches, (pipeline(tighter, low), low, middle, tighter))
         heapq.heappush(stretches, (pipeline(together, middle), middle, high, together))
-    return stretches[0][0]
+    return Least(stretches[0][0], stretches[0][2])
 
 
 def _split(chunk: Array, parts: int) -> Array:
@@ -112,7 +138,7 @@ def _split(chunk: Array, parts: int) -> Array:
 
 def _joined(left: Array, right: Array) -> Array:
     """Stretches in two parts, cut where the slower part is fastest."""
-    out = np.empty_like(left)
+    out = np.full_like(left, np.inf)
     for i in range(len(left)):
-        out[i] = np.maximum(left[i][:, None], right).min(axis=0)
+        out[i, i:] = np.maximum(left[i, i:, None], right[i:, i:]).min(axis=0)
     return out

@@ -9,10 +9,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardwise.costmodel.estimate import estimate
+from shardwise.costmodel.evaluate import evaluate
+from shardwise.costmodel.model import ModelSpec
+from shardwise.costmodel.problem import Problem
+from shardwise.costmodel.runtime import load_runtime
 from shardwise.costmodel.strategy import SCHEDULES, Strategies, Strategy
+from shardwise.costmodel.workload import Workload
+from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.search.bounds import room_for_layers, split_bounds
+from shardwise.search.closing import in_pipeline_s
+from shardwise.search.compositions import compositions as rank_loads
+from shardwise.search.compositions import rank_params
+from shardwise.search.rows import kind_rows
+from shardwise.search.turns import Turns, least_pipeline_s
 
-from .small import compositions, moe_model, pipelined, problem
+from .small import compositions, group_of, moe_model, pipelined, problem
 
 RECOMPUTES = ("none", "selective", "full")
 
@@ -44,3 +55,43 @@ def test_one_micro_batch_may_have_any_slowest_rank():
     even = estimate(p, s).step_time_s
     least = min(estimate(p, replace(s, layers_per_stage=split)).step_time_s for split in compositions(4, 2))
     assert split_bounds(p, Strategies.of([s]), np.zeros(1), even).bound_s[0] <= least * (1 + 1e-9) < even
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_split_has_less_outside_the_pipeline_than_its_fullest_rank_must(data):
+    p, s = data.draw(pipelined(RECOMPUTES, SCHEDULES))
+    answer = estimate(p, s)
+    assume(answer.fits and s.num_microbatches > 1)
+    bare, above = replace(s, layers_per_stage=None), answer.step_time_s * 1.001
+    group = group_of(p, Strategies.of([bare]))
+    bound = split_bounds(p, Strategies.of([bare]), np.zeros(1), above)
+    rows, least = kind_rows(group), float(bound.pipeline_s[0])
+    if s.schedule == "interleaved":
+        whole = float(rows.layers @ rows.time[: rows.num_kinds, 0] + rows.first_s[0] + rows.last_s[0])
+        least = max(least, least_pipeline_s(Turns.of(p, bare, rows), bare, whole).pipeline_s)
+    loads = rank_loads(group, least, float(bound.longest_s[0]), above)
+    assert least + loads.rest_above(loads.least_params) <= answer.step_time_s * (1 + 1e-9)
+    assert least + loads.rest_above(rank_params(p, s)) <= answer.step_time_s * (1 + 1e-9)
+
+
+def test_a_real_interleaved_split_is_not_under_its_bounds():
+    """DeepSeek-V3 on 16,384 GPUs, by hand: a short first rank full of dense parameters, and turns longer than ranks."""
+    work = Workload(16384, 4096, dtype="fp8_block")
+    cluster, runtime = load_cluster("h800-mpft", 16384), load_runtime("megatron-core")
+    p = Problem(ModelSpec.from_preset("deepseek-v3"), cluster, work, runtime)
+    bare = Strategy(
+        cp=2, pp=8, vpp=4, schedule="interleaved", dp=1024, ep=32, zero=1, num_microbatches=16, recompute="selective",
+        ep_overlap=True,
+    )  # fmt: skip
+    answer = estimate(p, replace(bare, layers_per_stage=(3, *[2] * 7, *[1] * 8, *[2] * 8, 2, *[3] * 6, 0)))
+    step, group = answer.step_time_s * (1 + 1e-9), group_of(p, Strategies.of([bare]))
+    rows, none = kind_rows(group), np.zeros(1)
+    whole = float(rows.layers @ rows.time[: rows.num_kinds, 0] + rows.first_s[0] + rows.last_s[0])
+    least = least_pipeline_s(Turns.of(p, bare, rows), bare, whole).pipeline_s
+    assert least <= in_pipeline_s(answer) * (1 + 1e-9)
+    bound = split_bounds(p, Strategies.of([bare]), none, step, None, np.array([least]))
+    loads = rank_loads(group, least, float(bound.longest_s[0]), step)
+    assert evaluate(p, Strategies.of([bare])).lower_bound_s[0] <= step
+    assert bound.bound_s[0] <= step and least + bound.rest_s[0] <= step
+    assert least + loads.rest_above(rank_params(p, answer.strategy)) <= step

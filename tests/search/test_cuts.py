@@ -12,10 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardwise.costmodel.estimate import estimate
+from shardwise.costmodel.schedule import FOLDED
 from shardwise.costmodel.strategy import RECOMPUTES, Strategies, Strategy
 from shardwise.launchers.base import violations
-from shardwise.search.cuts import FOLDED, best_cut
+from shardwise.search.closing import in_pipeline_s as in_pipeline
+from shardwise.search.cuts import best_cut
 from shardwise.search.rows import kind_rows
+from shardwise.search.turn_cuts import quickest_turns
 from shardwise.search.turns import Turns, least_pipeline_s
 
 from .small import compositions, dense_model, group_of, moe_model, problem
@@ -129,6 +132,32 @@ def test_no_interleaved_split_has_shorter_turns(layers, first_dense, vocabulary,
 
     splits = list(compositions(layers, 4))
     whole = float(sum(chunks(splits[0])))
-    assert Turns.of(p, s, rows).least_s(np.inf) == pytest.approx(min(map(turns, splits)))
-    least = min(map(pipeline, splits))
-    assert least * (1 - 1e-3) <= least_pipeline_s(p, s, rows, whole) <= least * (1 + 1e-9)
+    all_turns = Turns.of(p, s, rows)
+    assert all_turns.least_s(np.inf) == pytest.approx(min(map(turns, splits)))
+    least, found = min(map(pipeline, splits)), least_pipeline_s(all_turns, s, whole)
+    assert least * (1 - 1e-3) <= found.pipeline_s <= least * (1 + 1e-9)
+    split = quickest_turns(p, s, rows, all_turns, found.fill_s)
+    assert split in splits and least * (1 - 1e-9) <= pipeline(split) <= least * (1 + 2e-3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_no_split_of_more_turns_is_shorter(data):
+    pp, v, layers = data.draw(st.sampled_from([(2, 3, 8), (3, 2, 8), (2, 4, 10), (3, 3, 10)]))
+    model = moe_model(layers, 256, 4, 4, first_dense=data.draw(st.integers(0, 3)))
+    model = replace(model, vocab_size=data.draw(st.sampled_from([8192, 200_000])))
+    p = problem(model, gpus=pp, batch=2 * pp, sequence=2048)
+    mode = data.draw(st.sampled_from(["none", "selective"]))
+    s = Strategy(pp=pp, vpp=v, schedule="interleaved", num_microbatches=2 * pp, recompute=mode)
+    rows = kind_rows(group_of(p, Strategies.of([s])))
+    whole = float(rows.layers @ rows.time[: rows.num_kinds, 0] + rows.first_s[0] + rows.last_s[0])
+    turns = Turns.of(p, s, rows)
+    found = least_pipeline_s(turns, s, whole)
+    cuts = sorted(data.draw(st.lists(st.integers(0, layers - pp * v), min_size=pp * v - 1, max_size=pp * v - 1)))
+    some = tuple(int(n) + 1 for n in np.diff([0, *cuts, layers - pp * v]))
+    ours = quickest_turns(p, s, rows, turns, found.fill_s)
+    assert sum(ours) == layers and len(ours) == pp * v and min(ours[1:-1]) > 0
+    for split in (some, ours):
+        taken = in_pipeline(estimate(p, replace(s, layers_per_stage=split)))
+        assert found.pipeline_s <= taken * (1 + 1e-9)
+    assert taken <= found.pipeline_s * (1 + 0.05)

@@ -1,0 +1,107 @@
+"""The least that data parallelism and the optimizer cost, whatever layers the rank with most parameters holds.
+
+That rank holds the mean or more. Where experts are shared among other ranks than the rest, it also matters which
+parameters they are: traffic is concave in bytes, so it is least where they are mostly of one sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from .outside import Totals
+from .problem import Array, Ints
+from .schedule import FOLDED
+from .step import Group, gradient_times, zero_shards
+from .strategy import Strategies
+
+Mixes = tuple[tuple[Array, Array], tuple[Array, Array]]
+
+
+def least_totals_together(
+    strategies: Strategies,
+    parts: Sequence[tuple[Ints, Group]],
+    held: Sequence[tuple[Array, Array]],
+    rest: Sequence[Totals],
+) -> list[Totals]:
+    """``Totals`` that no layer split undercuts, from those of some split; arguments as ``totals_together`` has them."""
+    mixed = [group.pp > 1 and bool(group.table.expert.any()) for _, group in parts]
+    whole, number = np.zeros(len(strategies)), np.zeros(len(strategies), dtype=np.int64)
+    mixes: dict[int, Mixes] = {}
+    for i, ((where, group), (dense, expert)) in enumerate(zip(parts, held, strict=True)):
+        if mixed[i]:
+            mean = group.repeats @ (dense + expert) / group.pp
+            mixes[i] = extreme_mixes(group, mean)
+            whole[where], number[where] = mean, 2 * group.pp + (group.schedule == "dualpipe")
+    some = np.flatnonzero(whole > 0.0)
+    rates: list[dict[str, Array]] = []
+    if len(some):
+        all_of_them = replace(parts[0][1], strategies=strategies.take(some), key=np.zeros(len(some), dtype=np.int64))
+        rates = parameter_rates(all_of_them, whole[some], number[some])
+    place = np.zeros(len(strategies), dtype=np.int64)
+    place[some] = np.arange(len(some))
+    out = []
+    for i, ((where, group), (dense, expert)) in enumerate(zip(parts, held, strict=True)):
+        if mixed[i]:
+            mine = [{phase: each[place[where]] for phase, each in rate.items()} for rate in rates]
+            out.append(_least_of(group, rest[i], mixes[i], mine))
+        else:
+            out.append(rest[i].scaled(group.repeats @ dense / group.pp, group.repeats @ expert / group.pp))
+    return out
+
+
+def extreme_mixes(group: Group, mean: Array) -> Mixes:
+    """Dense and expert parameters of a rank with ``mean`` in all: as many of them dense, or expert, as can be, ``[n]``.
+
+    A rank holds one end of the model only, or both where the schedule folds it.
+    """
+    t = group.table
+    own = group.chunks.sum(axis=(0, 1)) / (2.0 if group.schedule == "dualpipe" else 1.0)
+    each = t.dense + t.expert
+    amount = own[:, None] * each
+    if group.schedule not in FOLDED:
+        first, last = amount[t.embedding].copy(), amount[t.head].copy()
+        amount[t.embedding], amount[t.head] = np.where(first >= last, first, 0.0), np.where(first < last, last, 0.0)
+    share = np.divide(t.dense, each, out=np.ones_like(each), where=each > 0.0)
+    sides = []
+    for order in (np.argsort(-share, axis=0, kind="stable"), np.argsort(share, axis=0, kind="stable")):
+        there = np.take(np.take_along_axis(amount, order, axis=0), group.key, axis=1)
+        part = np.take(np.take_along_axis(share, order, axis=0), group.key, axis=1)
+        before = np.cumsum(there, axis=0) - there
+        taken = np.clip(mean - before, 0.0, there)
+        dense = (taken * part).sum(axis=0)
+        sides.append((dense, np.maximum(0.0, taken.sum(axis=0) - dense)))
+    return sides[0], sides[1]
+
+
+def parameter_rates(group: Group, whole: Array, number: Ints | None = None) -> list[dict[str, Array]]:
+    """Seconds per dense and per expert parameter by phase, ``[n]``, of which ``whole`` or fewer take at least as many."""
+    none = np.zeros_like(whole)
+    return [
+        {phase: seconds / np.maximum(whole, 1.0) for phase, seconds in gradient_times(group, *sides, number).items()}
+        for sides in ((whole, none), (none, whole))
+    ]
+
+
+def _least_of(group: Group, rest: Totals, mixes: Mixes, rates: Sequence[dict[str, Array]]) -> Totals:
+    """The cheaper mix by phase, and for the optimizer."""
+    (d, e), (other_d, other_e) = mixes
+    per_dense, per_expert = rates
+    gradients = {
+        phase: np.minimum(d * per_dense[phase] + e * per_expert[phase],
+                          other_d * per_dense[phase] + other_e * per_expert[phase])
+        for phase in per_dense
+    }  # fmt: skip
+    a, b = zero_shards(group.strategies)
+    first = d / a + e / b <= other_d / a + other_e / b
+    return replace(rest, dense=np.where(first, d, other_d), expert=np.where(first, e, other_e), gradients=gradients)
+
+
+def least_totals(group: Group, rest: Totals, mean: tuple[Array, Array]) -> Totals:
+    """``least_totals_together`` of one group, whose ranks hold ``mean`` dense and expert parameters on average."""
+    if group.pp == 1 or not group.table.expert.any():
+        return rest.scaled(*mean)
+    whole = mean[0] + mean[1]
+    return _least_of(group, rest, extreme_mixes(group, whole), parameter_rates(group, whole))
