@@ -77,7 +77,7 @@ def extreme_mixes(group: Group, mean: Array) -> Mixes:
 
 
 def parameter_rates(group: Group, whole: Array, number: Ints | None = None) -> list[dict[str, Array]]:
-    """Seconds per dense and per expert parameter by phase, ``[n]``, of which ``whole`` or fewer take at least as many."""
+    """Seconds per dense and per expert parameter by phase, ``[n]``: ``whole`` of them or fewer take no less each."""
     none = np.zeros_like(whole)
     return [
         {phase: seconds / np.maximum(whole, 1.0) for phase, seconds in gradient_times(group, *sides, number).items()}
