@@ -185,13 +185,13 @@ class Closer:
             answer = self._judge(split)
             if answer is not None and answer.fits and in_pipeline_s(answer) <= floor * (1.0 + _SAME):
                 return split
-        limit = self.found.step_s - unit.rest_s
-        split = self._solve(replace(unit, pipeline_s=floor), uniform, below)
-        shown.append(
-            _Shown(kind_rows(self._group(s)), split.pipeline_s, split.strategy.layers_per_stage)
-            if split else _Shown(kind_rows(self._group(s)), limit, None)
-        )  # fmt: skip
-        return split
+        limit, rows = self.found.step_s - unit.rest_s, kind_rows(self._group(s))
+        solved = self._solve(replace(unit, pipeline_s=floor), uniform, below)
+        if solved is None:
+            shown.append(_Shown(rows, limit, None))
+        else:
+            shown.append(_Shown(rows, solved.pipeline_s, solved.strategy.layers_per_stage))
+        return solved
 
     def _shown_s(self, strategy: Strategy) -> float:
         """What CP-SAT has shown pipelines to take at least that differ in having more memory for their layers."""

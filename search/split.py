@@ -87,7 +87,7 @@ def solve_split(
     time where it is given.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
-    model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes, relaxed)
+    model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes, relaxed, pipeline_limit_s)
     if math.isfinite(params_below):
         model.limit_params(params_below)
     if tidy:
@@ -108,6 +108,7 @@ class _Model:
         uniform: bool,
         slack_bytes: float,
         relaxed: bool,
+        limit_s: float,
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -118,7 +119,7 @@ class _Model:
         self.pp, self.vpp = strategy.pp, strategy.vpp
         self.kinds = rows.used
         self.total = problem.model.num_layers
-        self.floor = 0
+        self.floor, self.limit_s = 0, limit_s
         self.full = strategy.recompute == "full"
         mean = float((rows.layers @ rows.time[: rows.num_kinds] + rows.first_s + rows.last_s)[0]) / self.pp
         self.second = mean / _TIME_STEPS
@@ -163,11 +164,9 @@ class _Model:
         count = self.pp * self.vpp
         even = self._even()
         cuts: list[Any] = [0]
-        least, most = 1, self.total
-        if self.strategy.schedule == "interleaved":
-            least, most = max(1, self.total // count - 1), -(-self.total // count) + 1
+        most = self._longest_chunk()
         for c in range(count):
-            n = self.model.new_int_var(0 if c in (0, count - 1) else least, most, f"n{c}")
+            n = self.model.new_int_var(0 if c in (0, count - 1) else 1, most, f"n{c}")
             self.model.add_hint(n, even[c])
             self.chunks.append(n)
             cut = self.model.new_int_var(0, self.total, f"cut{c}")
@@ -190,6 +189,14 @@ class _Model:
         # A new sum of each: adding to an expression in place would change the chunk's own.
         total = self._cp.LinearExpr.sum
         return [{kind: total([inside[kind] for inside in chunks]) for kind in self.kinds} for chunks in mine]
+
+    def _longest_chunk(self) -> int:
+        """Layers of a chunk at most: every micro-batch passes it once within the limit."""
+        quickest = float(self.rows.time[self.kinds, 0].min())
+        if not (quickest > 0.0 and math.isfinite(self.limit_s)):
+            return self.total
+        most = self.limit_s / self.strategy.num_microbatches / quickest
+        return min(self.total, max(math.floor(most * (1.0 + 1e-9)) + 1, -(-self.total // (self.pp * self.vpp))))
 
     def _recomputed(self) -> list[dict[int, Any]]:
         """Variables for the recomputed layers of each kind on each rank."""
