@@ -27,24 +27,37 @@ class Strategy:
     """One layout. ``global_batch = micro_batch_size · dp · num_microbatches``; ``N = tp·cp·dp·pp = etp·ep·edp·pp``."""
 
     tp: int = 1
+    """Tensor parallel degree."""
     sp: bool = False
+    """Megatron sequence parallelism: norms and dropout are split over the TP group."""
     cp: int = 1
+    """Context parallel degree: attention over a split sequence."""
     cp_comm: str = "p2p"
+    """How context parallel ranks exchange: ``p2p`` (ring), ``all_gather``, ``a2a`` (Ulysses) or ``a2a+p2p``."""
     ulysses: int = 1
     """Inner all-to-all degree of ``a2a+p2p``; equals ``cp`` for ``a2a`` and 1 otherwise."""
     pp: int = 1
+    """Pipeline stages."""
     vpp: int = 1
     """Model chunks per pipeline rank."""
     schedule: str = "1f1b"
+    """``gpipe``, ``1f1b``, ``interleaved``, ``zb-h1``, ``zb-v`` or ``dualpipe``."""
     dp: int = 1
+    """Data parallel degree of the dense layers."""
     ep: int = 1
+    """Expert parallel degree."""
     etp: int = 1
+    """Tensor parallel degree inside an expert."""
     zero: int = 1
+    """ZeRO stage: 0 none, 1 optimizer states, 2 and gradients, 3 and parameters (FSDP)."""
     zero_group: int = 0
     """HSDP: ranks that share one set of shards (divides dp·cp); 0 shards over all of dp·cp."""
     micro_batch_size: int = 1
+    """Sequences of one micro-batch on one data parallel rank."""
     num_microbatches: int = 1
+    """Micro-batches of one step on one data parallel rank."""
     recompute: str = "none"
+    """Activations computed again in backward: ``none``, ``selective`` or ``full``."""
     recompute_layers: int = -1
     """With ``full``: layers per pipeline rank that are recomputed, -1 for all (Megatron's ``block`` method)."""
     offload_optimizer: float = 0.0
@@ -52,8 +65,11 @@ class Strategy:
     offload_activations: bool = False
     """Inputs of attention and of routed experts wait for backward in host memory."""
     tp_overlap: bool = False
+    """TP traffic hides under GEMMs."""
     dp_overlap: bool = True
+    """Gradient and parameter traffic of data parallelism hides under backward and forward."""
     ep_overlap: bool = False
+    """Experts' traffic hides under other micro-batches' work."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers per virtual stage in model order, pp·vpp entries; None splits as evenly as the launcher's default does."""
     recompute_per_stage: tuple[int, ...] | None = None

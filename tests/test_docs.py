@@ -1,13 +1,14 @@
 """Every example in README.md and docs/ runs, and prints what the page says it prints.
 
 In a page, ``console`` blocks hold commands after ``$`` and their output; ``python`` blocks run in one namespace a
-page, and an ``output`` block after one holds what it prints; a block fenced as ``yaml file=NAME`` (or any language) is
-written to the page's folder first. Headings, sentences and errors must match but for their figures; a line ``...`` and
-indented lines, the rows of tables and lists, stand for any lines: they move when the cost model is fitted anew.
+page, and an ``output`` block after one holds what it prints; a block fenced as ``yaml title="NAME"`` (or any language)
+is written to the page's folder first. Headings, sentences and errors must match but for their figures; a line ``...``
+and indented lines, the rows of tables and lists, stand for any lines: they move when the cost model is fitted anew.
 ``SHARDWISE_UPDATE_DOCS=1 pytest tests/test_docs.py`` writes the present output into the pages.
 """
 
 import contextlib
+import importlib.util
 import io
 import itertools
 import os
@@ -15,10 +16,14 @@ import re
 import shlex
 import subprocess
 import sys
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
+
+import shardwise
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,15 +45,10 @@ class Block:
 
 def blocks(text):
     for match in FENCE.finditer(text):
-        words = match["info"].split()
-        named = [w.removeprefix("file=") for w in words if w.startswith("file=")]
-        yield Block(
-            words[0] if words else "",
-            named[0] if named else None,
-            match["body"],
-            match.start("body"),
-            match.end("body"),
-        )
+        language, _, rest = match["info"].partition(" ")
+        titled = re.fullmatch(r'title="([^"]+)"', rest)
+        assert titled or not rest, f'{match["info"]}: the site takes title="NAME" after the language and nothing else'
+        yield Block(language, titled and titled[1], match["body"], match.start("body"), match.end("body"))
 
 
 def alike(line):
@@ -65,7 +65,8 @@ def same(want, got):
     """Whether the output matches, ``...`` lines standing for any lines."""
     lines = [line for line in map(expected, want.splitlines()) if line]
     pattern = "".join(
-        r"(?:.*\n)*" if line == "..." else re.escape(line) + r"\n" for line, _ in itertools.groupby(lines)
+        r"(?:.*\n)*" if line == "..." else (re.escape(line) + r"\n") * len(list(alike_ones))
+        for line, alike_ones in itertools.groupby(lines)
     )
     present = "".join(line + "\n" for line in map(alike, got.splitlines()) if line)
     return re.fullmatch(pattern, present) is not None
@@ -136,11 +137,77 @@ def test_examples(page, tmp_path):
         page.write_text(text, encoding="utf-8")
 
 
+def prose(page):
+    """A page without its blocks, in which a comment may look like a heading."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page):
+    """The anchors of a page's headings, as the site and (but for repeated ones) GitHub make them."""
+    found = set()
+    for heading in re.findall(r"^#{1,6} +(.+?)\s*$", prose(page), re.MULTILINE):
+        plain = unicodedata.normalize("NFKD", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading))
+        words = re.sub(r"[^\w\s-]", "", plain.encode("ascii", "ignore").decode()).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", words))
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", prose(page)):
+        if "://" in path:
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {path}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {path}#{anchor}"
+        inside = page.parent != ROOT / "docs" or target.resolve().is_relative_to(ROOT / "docs")
+        assert inside, f"{page.name}: {path} is no part of the site"
+
+
+def loaded(name, path):
+    """A module of the repository that is no part of the package."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_check_of_the_built_site_sees_dead_links_and_the_network(tmp_path):
+    check = loaded("check_site", ROOT / ".ci" / "check_site.py")
+    (tmp_path / "other.html").write_text('<h2 id="there">a</h2>')
+    good = '<script src="a.js"></script><a href="other.html#there">a</a><a href="https://example.org">b</a>'
+    (tmp_path / "index.html").write_text(good)
+    assert check.faults(tmp_path) == []
+    bad = {
+        '<script src="https://example.org/a.js"></script>': "loads https://example.org/a.js",
+        '<link rel="stylesheet" href="//fonts.example.org/a.css">': "loads //fonts.example.org/a.css",
+        '<a href="gone.html">a</a>': "gone.html leads nowhere",
+        '<a href="other.html#gone">a</a>': "other.html#gone: no such anchor",
+    }
+    (tmp_path / "index.html").write_text("".join(bad))
+    assert [fault.partition(": ")[2] for fault in check.faults(tmp_path)] == list(bad.values())
+
+
+def named_pages(nav):
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            yield from named_pages(value) if isinstance(value, list) else [value]
+
+
+def test_every_page_is_in_the_navigation_once():
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(named_pages(settings["nav"])) == sorted(p.name for p in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_page_of_public_names_is_what_the_code_says():
+    made = loaded("api_page", ROOT / "docs" / "api_page.py")
+    text = made.page()
+    if UPDATE:
+        made.PAGE.write_text(text, encoding="utf-8")
+    assert made.PAGE.read_text(encoding="utf-8") == text, "python docs/api_page.py writes it anew"
+    for name in shardwise.__all__:
+        assert f"### {name}\n" in text
 
 
 def readme_command(name):
