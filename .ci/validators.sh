@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes an environment with the real Megatron-Core and DeepSpeed, one with torchtitan, and one with Accelerate and
-# nanotron, and names their interpreters in SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON,
-# SHARDWISE_TORCHTITAN_PYTHON, SHARDWISE_ACCELERATE_PYTHON and SHARDWISE_NANOTRON_PYTHON; installs Slurm. Source it.
+# Makes an environment with the real Megatron-Core and DeepSpeed, one with Megatron-Bridge, one with torchtitan, and one
+# with Accelerate and nanotron, and names their interpreters in SHARDWISE_MEGATRON_PYTHON, SHARDWISE_DEEPSPEED_PYTHON,
+# SHARDWISE_BRIDGE_PYTHON, SHARDWISE_TORCHTITAN_PYTHON, SHARDWISE_ACCELERATE_PYTHON and SHARDWISE_NANOTRON_PYTHON.
+# It installs Slurm too. Source it.
 #
 # They are environments of their own: Megatron's wheels pin a Python and versions that shardwise does not need. No GPU
 # and no Triton: the runners in tests/launchers/validators stand in for the kernels.
@@ -23,6 +24,22 @@ fi
 if ! "$megatron_venv/bin/python" -c 'import importlib.metadata as m; m.version("deepspeed")' >/dev/null 2>&1; then
   "$megatron_venv/bin/pip" install --quiet --disable-pip-version-check deepspeed==0.19.8
 fi
+
+# Megatron-Bridge sees Megatron's environment through a path file, and has what else it needs (240 MB) to itself: without
+# Transformer Engine, loggers and other models' packages, which its runner stands in for.
+bridge_venv=${BRIDGE_VENV:-$PWD/.venvs/bridge}
+if ! "$bridge_venv/bin/python" -c 'import importlib.metadata as m; assert m.version("megatron-bridge") == "0.6.2"; import omegaconf, torch' >/dev/null 2>&1; then
+  "$megatron_python" -m venv "$bridge_venv"
+  site='import site; print(site.getsitepackages()[0])'
+  "$megatron_venv/bin/python" -c "$site" >"$("$bridge_venv/bin/python" -c "$site")/megatron.pth"
+  "$bridge_venv/bin/pip" install --quiet --disable-pip-version-check \
+    --no-deps --ignore-requires-python megatron-bridge==0.6.2
+  # Not all that its metadata asks for: pip says so, and the runner does without.
+  "$bridge_venv/bin/pip" install --quiet --disable-pip-version-check \
+    omegaconf hydra-core pyyaml tqdm rich einops six regex pillow transformers==5.12.1
+fi
+
+export SHARDWISE_BRIDGE_PYTHON=$bridge_venv/bin/python
 
 # torchtitan pins a data library and others that the environment above has no room for.
 torchtitan_venv=${TORCHTITAN_VENV:-$PWD/.venvs/torchtitan}

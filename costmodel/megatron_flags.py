@@ -110,7 +110,7 @@ def is_shaping(flag: Flag) -> bool:
 
 def check_unused(flag: Flag, source: str) -> None:
     """Raise InputError for a flag that is refused, or unknown with a name that sounds as if it shapes the model."""
-    shown = f"{source}: --{flag.name} = {flag.value[:60]!r}"
+    shown = f"{source}: {flag.spelled} = {flag.value[:60]!r}"
     if flag.name in REFUSED and flag.value.lower() != "false":
         raise InputError(f"{shown}: expected it to be absent: {REFUSED[flag.name]}")
     if _IRRELEVANT.match(flag.name) or flag.value.lower() == "false":
@@ -160,7 +160,7 @@ class ModelFlags:
         """Raise InputError naming the source, the flag, its value and what was expected."""
         flag = flag or self._flags.get(name)
         state = "missing" if flag is None else repr(flag.value[:60])
-        raise InputError(f"{self.source}: --{name} = {state}: expected {expected}")
+        raise InputError(f"{self.source}: {flag.spelled if flag else f'--{name}'} = {state}: expected {expected}")
 
     @staticmethod
     def _text(flag: Flag) -> str:

@@ -37,11 +37,18 @@ class Flag:
     conditional: bool = False
     line: int = 0
     """Line of the text, from 1; 0 in an argument list."""
+    shown: str = ""
+    """How a file that is no command line spells it; empty for ``--name``."""
 
     @property
     def value(self) -> str:
         """The words as one string; empty for a switch."""
         return " ".join(self.words)
+
+    @property
+    def spelled(self) -> str:
+        """The flag as its file spells it, for messages."""
+        return self.shown or f"--{self.name}"
 
 
 Words = list[tuple[str, bool, int]]
@@ -59,13 +66,14 @@ def read_flags(
     ``needs_value`` says whether a flag takes its value from the next line when its own line ends. ``variables`` win
     over what a script assigns. Raises InputError for a text that is not a script or an argument list.
     """
-    if isinstance(text, str):
-        listed = _as_list(text)
-        script = _Script(text, source, variables or {})
-        words = script.words() if listed is None else [(w, False, 0) for w in listed]
-    else:
-        words = [(str(w), False, 0) for w in text]
+    words = read_words(text, source, variables) if isinstance(text, str) else [(str(w), False, 0) for w in text]
     return _group(words, needs_value)
+
+
+def read_words(text: str, source: str, variables: Mapping[str, str] | None = None) -> Words:
+    """Every word of a script that may be an argument. Raises InputError as ``read_flags`` does."""
+    listed = _as_list(text)
+    return _Script(text, source, variables or {}).words() if listed is None else [(w, False, 0) for w in listed]
 
 
 def read_variables(text: str, source: str, variables: Mapping[str, str] | None = None) -> dict[str, str]:

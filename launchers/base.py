@@ -43,7 +43,16 @@ ModelCheck = Callable[[Problem], None]
 Parser = Callable[[Files, Given], Parsed]
 Claim = Callable[[Files], bool]
 
-_NAMES = ("accelerate", "deepspeed", "generic", "megatron", "megatron-deepspeed", "nanotron", "torchtitan")
+_NAMES = (
+    "accelerate",
+    "deepspeed",
+    "generic",
+    "megatron",
+    "megatron-bridge",
+    "megatron-deepspeed",
+    "nanotron",
+    "torchtitan",
+)
 """Launchers: each is the ``LAUNCHER`` of the module of this folder with its name."""
 
 

@@ -15,7 +15,16 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .base import Launcher, get_launcher
 
-PREFERENCE = ("megatron", "megatron-deepspeed", "accelerate", "nanotron", "torchtitan", "deepspeed")
+PREFERENCE = (
+    "megatron",
+    "megatron-deepspeed",
+    "accelerate",
+    "nanotron",
+    "torchtitan",
+    "deepspeed",
+    # Runs what megatron runs, so it is taken where its runtime is asked for.
+    "megatron-bridge",
+)
 """Launchers that write files, in the order in which they are tried."""
 
 NO_FILES = "launcher generic, which writes no files: "

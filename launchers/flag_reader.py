@@ -153,4 +153,4 @@ class FlagReader:
 
 def option(file: str, flag: Flag, note: str = "") -> Option:
     """A flag as an option with its place."""
-    return Option(f"--{flag.name}", flag.value, file, flag.line, note)
+    return Option(flag.spelled, flag.value, file, flag.line, note)

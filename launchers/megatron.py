@@ -11,7 +11,7 @@ from .megatron_rules import megatron_rules
 from .megatron_tables import DIMENSION_OPTIONS
 from .short_run import MEGATRON_PEAK, MEGATRON_STEP, ShortRun
 
-_CAPABILITIES: dict[str, Values] = {
+CAPABILITIES: dict[str, Values] = {
     **FULL_CAPABILITIES,
     # Zero-bubble and DualPipe live outside Megatron-Core; GPipe is not offered by its training loop.
     "schedule": ("1f1b", "interleaved"),
@@ -21,7 +21,7 @@ LAUNCHER = Launcher(
     name="megatron",
     title="Megatron-LM (Megatron-Core 0.19)",
     default_runtime="megatron-core",
-    capabilities=_CAPABILITIES,
+    capabilities=CAPABILITIES,
     own_rules=megatron_rules(),
     rank_order="tp-cp-ep-dp-pp",
     writer=write_files,

@@ -29,14 +29,15 @@ def write_files(problem: Problem, strategy: Strategy, settings: LaunchSettings) 
 
 def megatron_arguments(problem: Problem, strategy: Strategy, settings: LaunchSettings | None = None) -> list[str]:
     """The argument list that ``launch.sh`` passes to ``pretrain_gpt.py``."""
-    groups = _argument_groups(problem, strategy, settings or LaunchSettings())
+    groups = argument_groups(problem, strategy, settings or LaunchSettings())
     return [argument for _, arguments in groups for argument in arguments]
 
 
 Groups = list[tuple[str, list[str]]]
 
 
-def _argument_groups(problem: Problem, s: Strategy, settings: LaunchSettings) -> Groups:
+def argument_groups(problem: Problem, s: Strategy, settings: LaunchSettings) -> Groups:
+    """The same in groups by what they are about, each with the name of its array in the script."""
     model = model_arguments(problem)
     return [
         *_user_groups(problem, settings, model),
@@ -81,7 +82,7 @@ _USER_NOTES = {
 
 def _launch_script(problem: Problem, s: Strategy, settings: LaunchSettings) -> str:
     hosts = hosts_of(problem, settings)
-    groups = _argument_groups(problem, s, settings)
+    groups = argument_groups(problem, s, settings)
     user = [f"{comment(_USER_NOTES[name])}\n{array(name, args)}" for name, args in groups if name in _USER_NOTES]
     planned = [array(name, args) for name, args in groups if name not in _USER_NOTES]
     return file_of(
@@ -91,40 +92,52 @@ def _launch_script(problem: Problem, s: Strategy, settings: LaunchSettings) -> s
             f"{heading('Yours to fill in')}\n{comment(_YOURS)}",
             'MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM core 0.19, with pretrain_gpt.py',
             *user,
-            f"{heading('The plan')}\n{_environment(problem, s)}",
+            f"{heading('The plan')}\n{exports(problem, s)}",
             *planned,
             f"{heading('Start')}\n{_start(hosts, [name for name, _ in groups])}",
         ]
     )
 
 
-def _head(problem: Problem, s: Strategy, hosts: Hosts) -> str:
-    cluster, work, model = problem.cluster, problem.workload, model_arguments(problem)
-    lines = [
+def summary(problem: Problem, s: Strategy, hosts: Hosts) -> list[str]:
+    """The job and its layout in two sentences, for the head of a file."""
+    cluster, work = problem.cluster, problem.workload
+    return [
         f"{problem.model.name} on {cluster.num_gpus} x {cluster.accelerator.name} ({hosts.nodes} hosts of "
         f"{hosts.per_node}): {work.global_batch_size} sequences of {work.sequence_length} tokens a step.",
         f"tp {s.tp}, cp {s.cp}, dp {s.dp}, pp {s.pp} x {s.vpp} ({s.schedule}), ep {s.ep}, etp {s.etp}, edp {s.edp}, "
         f"zero {s.zero}; {s.num_microbatches} micro-batches of {s.micro_batch_size}.",
+    ]
+
+
+def _head(problem: Problem, s: Strategy, hosts: Hosts) -> str:
+    lines = [
+        *summary(problem, s, hosts),
         "Written by shardwise for Megatron-LM (Megatron-Core 0.19). Run it on every host with NODE_RANK set, or submit "
         "sbatch.sh.",
     ]
-    notes = [comment(f"Assumed: {note}.") for note in model.assumptions]
+    notes = [comment(f"Assumed: {note}.") for note in model_arguments(problem).assumptions]
     return "\n".join(["#!/usr/bin/env bash", *map(comment, lines), *notes])
 
 
-def _environment(problem: Problem, s: Strategy) -> str:
+def exports(problem: Problem, s: Strategy) -> str:
+    """Shell lines that set the environment, or make sure that a variable is not set."""
     variables = plan.environment(problem, s)
     return "\n".join(f"unset {k}" if v is None else f"export {k}={v}" for k, v in sorted(variables.items()))
 
 
 def _start(hosts: Hosts, names: list[str]) -> str:
     arrays = " \\\n  ".join(f'${{{name}[@]+"${{{name}[@]}}"}}' for name in names)
+    return torchrun(hosts, f'"$MEGATRON_PATH/pretrain_gpt.py" \\\n  {arrays}')
+
+
+def torchrun(hosts: Hosts, script: str) -> str:
+    """The command that starts a script on this host, with a static rendezvous, and hands it what it was given."""
     return (
         "exec torchrun \\\n"
         f"  --nnodes {hosts.nodes} --nproc-per-node {hosts.per_node} \\\n"
         '  --node-rank "${NODE_RANK:-0}" \\\n'
         '  --master-addr "${MASTER_ADDR:-localhost}" --master-port "${MASTER_PORT:-29500}" \\\n'
-        '  "$MEGATRON_PATH/pretrain_gpt.py" \\\n'
-        f"  {arrays} \\\n"
+        f"  {script} \\\n"
         '  "$@"'
     )

@@ -62,11 +62,18 @@ def parse_files(files: Files, given: Given) -> Parsed:
     source = next(iter(files), "the launch file")
     if not found:
         raise InputError(f"{source}: no --option found: expected a launch script or arguments of Megatron-LM")
-    return read_job(FlagReader(found), [flag for _, flag in found], files, given, source)
+    reader, flags = FlagReader(found), [flag for _, flag in found]
+    job = read_job(reader, flags, files, given, source)
+    near = {f.name: _near(f.name) for f in flags if f.name not in known_options()}
+    return job.with_options(reader.sort(known_options(), SHAPING, UNMODELLED, near))
+
+
+SHAPING = SWITCHES | INTEGERS | WORDS | NUMBERS
+"""Options that the model is made of."""
 
 
 def read_job(flags: FlagReader, found: list[Flag], files: Files, given: Given, source: str) -> Parsed:
-    """The job of flags that were read already."""
+    """The job of flags that were read already; the lists of options are left to the caller."""
     model, why = read_model(found, given, source)
     layers = model.num_layers if model else needed(flags.integer("num-layers"), "how many layers", "--model", source)
     layout = read_layout(flags, layers, bool(model and model.is_moe))
@@ -80,7 +87,6 @@ def read_job(flags: FlagReader, found: list[Flag], files: Files, given: Given, s
     sequence = needed(given.sequence_length or flags.integer("seq-length"), "the sequence length", "--seq-len", source)
     workload = Workload(batch, sequence, read_dtype(flags), _optimizer(flags), train_mtp=flags.has("mtp-num-layers"))
     changes = read_runtime(flags, bool(model and model.is_moe))
-    near = {f.name: _near(f.name) for f in found if f.name not in known_options()}
     return Parsed(
         launcher="megatron",
         strategy=canonical(strategy, layers),
@@ -90,7 +96,6 @@ def read_job(flags: FlagReader, found: list[Flag], files: Files, given: Given, s
         runtime="megatron-core",
         runtime_changes=changes,
         assumptions=tuple(flags.notes),
-        **flags.sort(known_options(), SWITCHES | INTEGERS | WORDS | NUMBERS, UNMODELLED, near),
     )
 
 

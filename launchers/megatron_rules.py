@@ -25,9 +25,9 @@ _GATHER, _A2A = enum_code("cp_comm", "all_gather"), enum_code("cp_comm", "a2a")
 _FULL, _INTERLEAVED = enum_code("recompute", "full"), enum_code("schedule", "interleaved")
 
 
-def megatron_rules() -> tuple[Rule, ...]:
+def megatron_rules(title: str = "Megatron-LM") -> tuple[Rule, ...]:
     """Rules of Megatron-Core 0.19 in addition to the universal ones and the capability table."""
-    return (*_shape_rules(), *_context_rules(), *_pipeline_rules(), *_expert_rules(), *_state_rules())
+    return (*_shape_rules(title), *_context_rules(), *_pipeline_rules(), *_expert_rules(), *_state_rules())
 
 
 def is_blackwell(problem: Problem) -> bool:
@@ -36,9 +36,9 @@ def is_blackwell(problem: Problem) -> bool:
     return device.vendor == "NVIDIA" and "nvfp4" in device.peak_flops
 
 
-def _shape_rules() -> tuple[Rule, ...]:
+def _shape_rules(title: str) -> tuple[Rule, ...]:
     return (
-        *shared_rules("Megatron-LM"),
+        *shared_rules(title),
         # kernel: scaled formats work on blocks of 16 (32 in MXFP8) along every dimension of a matrix.
         Rule("low-precision-shape", "{dtype} needs widths per tensor rank and tokens per rank that are multiples of "
              "{block}; tp = {tp}, cp = {cp}, etp = {etp}, mbs = {micro_batch_size} leave others", _low_precision,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise.costmodel.model import ModelSpec
@@ -80,6 +80,11 @@ class Parsed:
     def num_gpus(self) -> int:
         """Accelerators of the job."""
         return self.strategy.world_size
+
+    def with_options(self, lists: Mapping[str, tuple[Option, ...]]) -> Parsed:
+        """The same with the options of the files, sorted into the four lists by name."""
+        read, neutral, unmodelled, unknown = (lists[n] for n in ("read", "neutral", "unmodelled", "unknown"))
+        return replace(self, read=read, neutral=neutral, unmodelled=unmodelled, unknown=unknown)
 
     def problem(
         self, cluster: Cluster, model: ModelSpec | None = None, runtime: Runtime | str | None = None

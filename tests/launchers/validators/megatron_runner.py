@@ -39,8 +39,13 @@ class _Anything:
             raise AttributeError(name)
         return _Anything()
 
+    def __or__(self, other):  # in annotations
+        return self
 
-def _attribute(name):
+    __ror__ = __or__
+
+
+def any_attribute(name):
     if name.startswith("__"):
         raise AttributeError(name)
     return _Anything()
@@ -54,7 +59,7 @@ def _stand_in_for_triton():
         module.__path__ = []
         module.__version__ = "3.7.1"
         module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
-        module.__getattr__ = _attribute
+        module.__getattr__ = any_attribute
         sys.modules[module.__name__] = module
 
 
@@ -62,6 +67,7 @@ class Device:
     """The compute capability that Megatron sees: 9.0 (Hopper) unless a case says otherwise."""
 
     major, minor = 9, 0
+    name = "NVIDIA H100"
 
 
 def _stand_in_for_a_gpu():
@@ -109,7 +115,7 @@ GROUPS = {
 }
 
 
-def _stand_in_for_transformer_engine():
+def stand_in_for_transformer_engine():
     """Fused permutation and a version number, which only Transformer Engine has."""
     for name in dir(moe_utils):
         if name.startswith("fused_") and getattr(moe_utils, name) is None:
@@ -137,8 +143,8 @@ def _parse(case):
     return args, core_transformer_config_from_args(args)
 
 
-def _groups(args, world):
-    """Every group that Megatron makes, by our names."""
+def groups_made(world, make_all):
+    """Every group that a call to Megatron makes in a world of that size, by our names."""
     found = {name: [] for name in GROUPS.values()}
     make = parallel_state.create_group
 
@@ -151,6 +157,16 @@ def _groups(args, world):
     parallel_state.create_group = record
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
+        make_all()
+    finally:
+        parallel_state.create_group = make
+        parallel_state.destroy_model_parallel()
+        distributed.destroy_process_group()
+    return {name: sorted(map(sorted, groups)) for name, groups in found.items()}
+
+
+def _groups(args, world):
+    def make_all():
         parallel_state.initialize_model_parallel(
             args.tensor_model_parallel_size,
             args.pipeline_model_parallel_size,
@@ -163,14 +179,11 @@ def _groups(args, world):
             order="tp-cp-ep-dp-pp",
             create_gloo_process_groups=False,
         )
-    finally:
-        parallel_state.create_group = make
-        parallel_state.destroy_model_parallel()
-        distributed.destroy_process_group()
-    return {name: sorted(map(sorted, groups)) for name, groups in found.items()}
+
+    return groups_made(world, make_all)
 
 
-def _microbatches(args):
+def microbatches(args):
     calculator.init_num_microbatches_calculator(
         0, None, args.global_batch_size, args.micro_batch_size, args.data_parallel_size
     )
@@ -180,7 +193,7 @@ def _microbatches(args):
         calculator.unset_num_microbatches_calculator()
 
 
-def _layers(args, config):
+def layers_held(args, config):
     """Decoder layers per virtual stage in model order."""
     pp, vpp = args.pipeline_model_parallel_size, args.virtual_pipeline_model_parallel_size
     if config.pipeline_model_parallel_layout is not None:
@@ -266,8 +279,8 @@ def _answer(case):
     state = ("use_distributed_optimizer", "use_megatron_fsdp", "num_distributed_optimizer_instances", "tp_comm_overlap")
     values = {name: getattr(args, name) for name in (*names, *more, *state)}
     values["vpp"] = args.virtual_pipeline_model_parallel_size or 1
-    values["num_microbatches"] = _microbatches(args)
-    values["layers"] = _layers(args, config)
+    values["num_microbatches"] = microbatches(args)
+    values["layers"] = layers_held(args, config)
     values["padded_vocabulary"] = calculate_padded_vocab_size(
         args.vocab_size, args.make_vocab_size_divisible_by, args.tensor_model_parallel_size, logging_enabled=False
     )
@@ -275,22 +288,23 @@ def _answer(case):
     return values
 
 
-def run(case):
+def run(case, answer):
     """The answer to one case; refusals by exit, exception or assertion are all refusals."""
     noise = io.StringIO()
     try:
         with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
-            return {"accepted": True, "error": "", **_answer(case)}
+            return {"accepted": True, "error": "", **answer(case)}
     except SystemExit:
         return {"accepted": False, "error": "exit: " + noise.getvalue()[-400:]}
     except Exception as error:
         return {"accepted": False, "error": f"{type(error).__name__}: {error}"[:400]}
 
 
-def main(cases_file, answers_file):
-    _stand_in_for_transformer_engine()
+def main(cases_file, answers_file, answer=_answer):
+    """Answer every case of a file."""
+    stand_in_for_transformer_engine()
     cases = json.loads(pathlib.Path(cases_file).read_text(encoding="utf-8"))
-    answers = [run(case) for case in cases]
+    answers = [run(case, answer) for case in cases]
     pathlib.Path(answers_file).write_text(json.dumps(answers), encoding="utf-8")
 
 
