@@ -6,9 +6,6 @@ makes one).
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +23,18 @@ from shardwise.launchers.megatron_rules import is_blackwell
 from shardwise.launchers.settings import LaunchSettings
 
 from ..problems import GPT, LLAMA, MIXTRAL, fitted, problem
+from .asking import Case, ask
 from .cases import plans, random_plans
 from .test_megatron import check_groups
 
 pytestmark = pytest.mark.validators
 
-RUNNER = Path(__file__).with_name("bridge_runner.py")
 BRIDGE = get_launcher("megatron-bridge")
-Case = dict[str, Any]
 
 
 def ask_bridge(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
     """The answers of Megatron-Bridge's own checks, all cases in one process (importing it takes a while)."""
-    python = os.environ.get("SHARDWISE_BRIDGE_PYTHON")
-    if not python:
-        pytest.skip("SHARDWISE_BRIDGE_PYTHON is not set: run .ci/validators.sh to make an environment for it")
-    questions, answers = folder / "cases.json", folder / "answers.json"
-    questions.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=900, check=False
-    )
-    assert answers.exists(), done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
+    return ask("bridge_runner.py", "SHARDWISE_BRIDGE_PYTHON", cases, folder)
 
 
 def case_of(p: Problem, s: Strategy) -> Case:

@@ -6,9 +6,6 @@ makes one).
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,28 +27,17 @@ from shardwise.launchers.ranks import rank_groups
 
 from ..bench import run
 from ..problems import GPT, LLAMA, MIXTRAL, model, problem
+from .asking import Case, ask
 from .cases import plans, random_plans
 
 pytestmark = pytest.mark.validators
 
-RUNNER = Path(__file__).with_name("megatron_runner.py")
 MEGATRON = get_launcher("megatron")
-Case = dict[str, Any]
 
 
 def ask_megatron(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
     """The answers of Megatron's own checks, all cases in one process (importing it takes seconds)."""
-    python = os.environ.get("SHARDWISE_MEGATRON_PYTHON")
-    if not python:
-        pytest.skip("SHARDWISE_MEGATRON_PYTHON is not set: run .ci/validators.sh to make an environment for Megatron")
-    questions, answers = folder / "cases.json", folder / "answers.json"
-    questions.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=900, check=False
-    )
-    assert answers.exists(), done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
+    return ask("megatron_runner.py", "SHARDWISE_MEGATRON_PYTHON", cases, folder)
 
 
 def case_of(p: Problem, s: Strategy) -> Case:
