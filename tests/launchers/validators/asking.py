@@ -14,7 +14,7 @@ Case = dict[str, Any]
 
 
 def ask(runner: str, variable: str, cases: list[Case], folder: Path) -> list[dict[str, Any]]:
-    """The answers of a runner of this folder; ``variable`` names the interpreter. Skips the test where it is not set."""
+    """The answers of a runner here; ``variable`` names the interpreter, without which the test is skipped."""
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"{variable} is not set: run .ci/validators.sh to make an environment for it")
