@@ -30,6 +30,8 @@ def print_placement(out: Console, found: Placement) -> None:
     _line(out, "layout", layout(found.strategy, moe=found.strategy.ep > 1))
     _line(out, "exposed traffic", _gain(found))
     _line(out, "proof", _proof(found))
+    for order, other in found.other_orders.items():
+        _line(out, "other order", f"{order}: {seconds(other)}{_compared(order, other, found)}")
     _line(out, "hosts", _short(compress(found.hosts)))
     if found.unused:
         _line(out, "spare", _short(compress(found.unused)))
@@ -57,6 +59,12 @@ def _proof(found: Placement) -> str:
     if found.proven:
         return f"no order of hosts waits less under the cost model (found by: {found.method})"
     return f"no order of hosts waits more than {found.gap * 100:.2g} % less (found by: {found.method})"
+
+
+def _compared(order: str, other: float, found: Placement) -> str:
+    ratio = f" ({change(other / found.exposed_s)})" if found.exposed_s > 0 else ""
+    better = other < found.exposed_s * (1.0 - 1e-6)
+    return f"{ratio}; to take it, plan with --pin rank_order={order}" if better else ratio
 
 
 def _short(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardwise.costmodel.strategy import RANK_ORDERS
+
 from .units import plural
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ def layout(strategy: Strategy, moe: bool = False) -> str:
     words.append(_sharding(strategy))
     words.append(f"micro-batch {strategy.micro_batch_size} × {strategy.num_microbatches}")
     words.append(recompute(strategy))
+    if strategy.rank_order != RANK_ORDERS[0]:
+        words.append(f"ranks {strategy.rank_order}")
     if strategy.offload_activations:
         words.append("activations on the host")
     if strategy.offload_optimizer:
@@ -44,9 +48,10 @@ def short_layout(strategy: Strategy, moe: bool = False) -> str:
     expert = f" EP{strategy.ep}" + (f" ETP{strategy.etp}" if strategy.etp > 1 else "") if moe or strategy.ep > 1 else ""
     context = f" CP{strategy.cp}" if strategy.cp > 1 else ""
     host = f" {strategy.offload_optimizer:.0%} offload" if strategy.offload_optimizer else ""
+    order = f" {strategy.rank_order}" if strategy.rank_order != RANK_ORDERS[0] else ""
     return (
         f"TP{strategy.tp}{'+SP' if strategy.sp else ''}{context} PP{strategy.pp}{virtual} DP{strategy.dp}{expert} "
-        f"{_sharding(strategy)} mbs {strategy.micro_batch_size} {recompute(strategy)}{host}"
+        f"{_sharding(strategy)} mbs {strategy.micro_batch_size} {recompute(strategy)}{host}{order}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .boundary import boundary_messages
 from .calibrated import beyond_calibration, calibrated_steps, model_family
 from .evaluate import capacity_bytes, single_group
 from .exposed import Pool, pools
@@ -18,7 +19,6 @@ from .splits import check_split
 from .step import (
     SELECTIVE,
     Group,
-    boundary_messages,
     compute_parts,
     gradient_comms,
     load,
@@ -314,7 +314,7 @@ def _step_traffic(group: Group, rank: int) -> Iterator[_RowT]:
         )
     if group.pp == 1:
         return
-    stride = int(s.tp[0] * s.cp[0] * s.dp[0])
+    stride = int(s.stage_stride[0])
     m, v, p = float(s.num_microbatches[0]), group.vpp, group.pp
     # A rank sends each chunk's output forward and its input's gradient back, but for the two ends of the model.
     passes = ((v - int(rank == p - 1)) * m, (v - int(rank == 0)) * m)

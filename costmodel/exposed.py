@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from .boundary import boundary_messages
 from .group import SELECTIVE, Group
 from .problem import Array, Ints
-from .step import Load, boundary_messages, gradient_comms, gradient_rooms, tied_embedding_bytes, windows
+from .step import Load, gradient_comms, gradient_rooms, tied_embedding_bytes, windows
 from .traffic import Comm, selective_comms
 
 
@@ -121,7 +122,7 @@ def _stage_pools(group: Group, messages: float) -> Iterator[Pool]:
     if group.pp == 1:
         return
     s, problem = group.strategies, group.problem
-    stride = int(s.tp[0] * s.cp[0] * s.dp[0])
+    stride = int(s.stage_stride[0])
     for nbytes, gathered in boundary_messages(problem, s):
         sent = [Collective("p2p", _one(nbytes), group.pp, stride, messages / 2.0)]
         if _one(gathered) > 0:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .boundary import p2p_s
 from .problem import Array, Ints
-from .step import Group, gradient_times, p2p_s, tied_embedding_s
+from .step import Group, gradient_times, tied_embedding_s
 from .strategy import Strategies
 
 

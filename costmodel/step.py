@@ -133,46 +133,6 @@ def idle_s(
     return np.asarray(left * idle)
 
 
-def boundary_messages(problem: Problem, s: Strategies) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Forward and backward: bytes a rank sends over a stage boundary per micro-batch, and bytes its TP group gathers
-    after receiving them.
-
-    Every TP rank holds the whole output. Under sequence parallelism it sends its part of it, or, in frameworks that
-    scatter and gather (Narayanan et al., arXiv 2104.04473, section 4.1), a slice that the receivers put together.
-    """
-    tokens = s.micro_batch_size * problem.workload.sequence_length / s.cp
-    whole = tokens * problem.model.hidden_size * problem.activation_bytes / np.where(s.sp, s.tp, 1)
-    kept, gathered = (whole, np.zeros_like(whole)), np.where(~s.sp & (s.tp > 1), whole, 0.0)
-    sliced = (whole / np.where(gathered > 0, s.tp, 1), gathered)
-    how = problem.runtime.pp_scatter_gather
-    return (kept if how == "none" else sliced), (sliced if how == "both" else kept)
-
-
-def p2p_s(group: Group) -> Array:
-    """Mean seconds of a stage-boundary message, ``[n]``."""
-    s, problem = group.strategies, group.problem
-    if group.pp == 1:
-        return np.zeros(len(s))
-    first, inverse = s.distinct(("tp", "sp", "cp", "dp", "micro_batch_size"))
-    few = s.take(first)
-    forward, backward = boundary_messages(problem, few)
-    one = message_s(problem, few, *forward)
-    if backward is not forward:
-        one = (one + message_s(problem, few, *backward)) / 2.0
-    return np.asarray(one[inverse])
-
-
-def message_s(problem: Problem, s: Strategies, nbytes: Array, gathered: Array) -> Array:
-    """Mean seconds to send to the neighbouring stage, which only some boundaries leave a domain for, and to gather."""
-    stride = s.tp * s.cp * s.dp
-    near, far = (problem.cluster.collective_time_s("p2p", nbytes, size, stride) for size in (np.full(len(s), 2), s.pp))
-    crossing = np.ceil(s.pp * stride / problem.cluster.domains[0]) - 1.0
-    seconds = near + (far - near) * np.clip(crossing / np.maximum(s.pp - 1, 1), 0.0, 1.0)
-    if np.any(gathered):
-        seconds = seconds + problem.cluster.collective_time_s("all_gather", gathered, s.tp, np.ones_like(s.tp))
-    return seconds
-
-
 def parameters(group: Group) -> tuple[Array, Array]:
     """Dense and expert parameters on each rank, ``[rank, n]``."""
     return group.per_rank(group.table.dense), group.per_rank(group.table.expert)
@@ -214,9 +174,10 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     m = s.num_microbatches.astype(np.float64)
     each = np.where(s.zero >= 2, m, 1.0)  # a rank that keeps a shard of the gradients cannot add micro-batches up first
     out: list[Gradient] = []
+    dense_stride, expert_stride = s.replica_strides
     for name, count, shards, whole, stride in (
-        ("dp", dense, shard_dense, whole_dense, s.tp),
-        ("edp", expert, shard_expert, whole_expert, s.etp * s.ep),
+        ("dp", dense, shard_dense, whole_dense, dense_stride),
+        ("edp", expert, shard_expert, whole_expert, expert_stride),
     ):
         if not np.any(count > 0):
             continue
@@ -224,7 +185,7 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
         sharded = ((s.zero > 0) & (shards > 1)).astype(np.float64)
         inner = np.where(sharded > 0, shards, 1.0)
         replicas, once = np.asarray(whole / inner), np.where(whole > inner, 1.0, 0.0)
-        near, far = stride.astype(np.float64), np.asarray(stride * inner)
+        near, far = stride.astype(np.float64), np.asarray(stride * inner, dtype=np.float64)
         # ZeRO 3 gathers before each use; FSDP's ZeRO 2 once per micro-batch, and its replicas meet as often.
         forward, backward = np.where(s.zero >= (2 if runtime.fsdp else 3), m, 1.0), np.where(s.zero == 3, m, 0.0)
         once = once * np.where((s.zero >= 2) & runtime.fsdp, m, 1.0)
@@ -244,7 +205,8 @@ def gradient_times(group: Group, dense: Array, expert: Array, number: Ints | Non
     all.
     """
     s = group.strategies
-    first, inverse = s.distinct(("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches"), number)
+    names = ("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches", "rank_order")
+    first, inverse = s.distinct(names, number)
     few = replace(group, strategies=s.take(first), key=group.key[first])
     times = gradient_times_each(few, dense[first], expert[first])
     return {phase: seconds[inverse] for phase, seconds in times.items()}
@@ -431,7 +393,7 @@ def tied_embedding_s(group: Group) -> Array:
     s, problem = group.strategies, group.problem
     if group.pp == 1 or not problem.model.tied_embeddings:
         return np.zeros(len(s))
-    stride = s.tp * s.cp * s.dp * (group.pp - 1)
+    stride = s.stage_stride * (group.pp - 1)
     return problem.cluster.collective_time_s("all_reduce", tied_embedding_bytes(group), np.full(len(s), 2), stride)
 
 

@@ -14,8 +14,15 @@ from shardwise.hardware_profiles.errors import InputError
 CP_COMMS = ("p2p", "all_gather", "a2a", "a2a+p2p")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
 RECOMPUTES = ("none", "selective", "full")
+RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+"""Mesh axes from the fastest varying: stages farthest apart, or replicas."""
 
-ENUMS: dict[str, tuple[str, ...]] = {"cp_comm": CP_COMMS, "schedule": SCHEDULES, "recompute": RECOMPUTES}
+ENUMS: dict[str, tuple[str, ...]] = {
+    "cp_comm": CP_COMMS,
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTES,
+    "rank_order": RANK_ORDERS,
+}
 """Enumerated fields with their values; ``Strategies`` holds indices into them."""
 
 _BOOLS = frozenset({"sp", "offload_activations", "tp_overlap", "dp_overlap", "ep_overlap"})
@@ -70,6 +77,8 @@ class Strategy:
     """Gradient and parameter traffic of data parallelism hides under backward and forward."""
     ep_overlap: bool = False
     """Experts' traffic hides under other micro-batches' work."""
+    rank_order: str = RANK_ORDERS[0]
+    """Mesh axes from the fastest varying; the second order puts a replica's stages side by side (cp = 1 only)."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers per virtual stage in model order, pp·vpp entries; None splits as evenly as the launcher's default does."""
     recompute_per_stage: tuple[int, ...] | None = None
@@ -226,6 +235,7 @@ class Strategies:
     tp_overlap: NDArray[np.bool_]
     dp_overlap: NDArray[np.bool_]
     ep_overlap: NDArray[np.bool_]
+    rank_order: NDArray[np.int64]
 
     def __init__(self, **arrays: Any) -> None:
         """Broadcast the given fields against each other; fields left out take ``Strategy``'s default."""
@@ -280,6 +290,17 @@ class Strategies:
     def world_size(self) -> NDArray[np.int64]:
         """Accelerators used."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def stage_stride(self) -> NDArray[np.int64]:
+        """Ranks from one pipeline stage to the next."""
+        return self.tp * self.cp * np.where(self.rank_order == 0, self.dp, 1)
+
+    @property
+    def replica_strides(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ranks between neighbours that reduce gradients: of dense layers (over dp and cp), and of experts."""
+        apart = np.where(self.rank_order == 0, 1, self.pp)
+        return self.tp * apart, self.etp * self.ep * apart
 
     def distinct(
         self, names: Sequence[str], number: NDArray[np.int64] | None = None

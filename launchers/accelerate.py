@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.costmodel.strategy import RANK_ORDERS
+
 from .accelerate_files import write_files
 from .accelerate_models import check_model
 from .accelerate_read import DIMENSION_OPTIONS, is_accelerate, parse_files
@@ -32,6 +34,7 @@ _CAPABILITIES: dict[str, Values] = {
     # Every layer is a checkpoint or none is.
     "recompute": ("none", "full"),
     "recompute_layers": (-1,),
+    "rank_order": RANK_ORDERS[:1],
 }
 
 LAUNCHER = Launcher(
@@ -41,7 +44,6 @@ LAUNCHER = Launcher(
     capabilities=_CAPABILITIES,
     own_rules=accelerate_rules(),
     # The mesh is (dp_replicate, dp_shard, cp, tp), outermost first.
-    rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
     options=DIMENSION_OPTIONS,

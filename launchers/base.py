@@ -61,7 +61,7 @@ class Launcher:
     """One training framework.
 
     ``capabilities`` lists for every dimension of a strategy the values the framework can express; ``own_rules`` are
-    its rules beyond those and the universal ones. ``rank_order`` names the mesh axes from the fastest varying.
+    its rules beyond those and the universal ones.
     ``dtype_runtimes`` names the default runtime of precisions that the framework executes in another way. ``options``
     are the framework's own words for the dimensions of a strategy, for messages. ``parser`` reads launch files back,
     and ``claim`` says whether files are this framework's.
@@ -72,7 +72,6 @@ class Launcher:
     default_runtime: str
     capabilities: Mapping[str, Values]
     own_rules: tuple[Rule, ...]
-    rank_order: str
     writer: Writer
     model_check: ModelCheck
     options: Mapping[str, str]

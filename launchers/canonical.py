@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.costmodel.splits import even_split, layers_by_rank
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 
 
 def canonical(strategy: Strategy, num_layers: int) -> Strategy:
@@ -27,6 +27,7 @@ def canonical(strategy: Strategy, num_layers: int) -> Strategy:
         cp_comm=s.cp_comm if s.cp > 1 else "p2p",
         ulysses=s.ulysses if s.cp > 1 else 1,
         zero_group=0 if whole else s.zero_group,
+        rank_order=s.rank_order if s.pp > 1 and s.dp > 1 else RANK_ORDERS[0],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import CP_COMMS, ENUMS, RECOMPUTES, SCHEDULES, Strategies, enum_code
+from shardwise.costmodel.strategy import CP_COMMS, ENUMS, RANK_ORDERS, RECOMPUTES, SCHEDULES, Strategies, enum_code
 
 from .rule import Allowed, Rule
 
@@ -54,6 +54,7 @@ FULL_CAPABILITIES: Mapping[str, Values] = {
     "tp_overlap": (False, True),
     "dp_overlap": (False, True),
     "ep_overlap": (False, True),
+    "rank_order": RANK_ORDERS,
 }
 """Every dimension with every value that the cost model knows."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.costmodel.strategy import RANK_ORDERS
+
 from .base import Launcher
 from .capability import FULL_CAPABILITIES, Values
 from .deepspeed_files import write_files
@@ -27,6 +29,7 @@ _CAPABILITIES: dict[str, Values] = {
     "recompute_layers": (-1,),
     "offload_optimizer": (0.0, 1.0),
     "offload_activations": (False,),
+    "rank_order": RANK_ORDERS[:1],
 }
 
 LAUNCHER = Launcher(
@@ -35,7 +38,6 @@ LAUNCHER = Launcher(
     default_runtime="deepspeed-zero",
     capabilities=_CAPABILITIES,
     own_rules=deepspeed_rules(),
-    rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
     options=DIMENSION_OPTIONS,

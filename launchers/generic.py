@@ -36,7 +36,6 @@ LAUNCHER = Launcher(
     default_runtime="megatron-core",
     capabilities=FULL_CAPABILITIES,
     own_rules=(),
-    rank_order="tp-cp-ep-dp-pp",
     writer=_write,
     model_check=_any_model,
     options={},

@@ -23,7 +23,6 @@ LAUNCHER = Launcher(
     default_runtime="megatron-core",
     capabilities=CAPABILITIES,
     own_rules=megatron_rules(),
-    rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
     options=DIMENSION_OPTIONS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.costmodel.strategy import RANK_ORDERS
+
 from .base import Launcher
 from .capability import FULL_CAPABILITIES, Values
 from .megatron_deepspeed_files import write_files
@@ -33,6 +35,7 @@ _CAPABILITIES: dict[str, Values] = {
     # Every layer is a checkpoint or none is.
     "recompute": ("none", "full"),
     "recompute_layers": (-1,),
+    "rank_order": RANK_ORDERS[:1],
 }
 
 LAUNCHER = Launcher(
@@ -42,7 +45,6 @@ LAUNCHER = Launcher(
     dtype_runtimes={"fp16": "megatron-deepspeed"},
     capabilities=_CAPABILITIES,
     own_rules=megatron_deepspeed_rules(),
-    rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
     options=DIMENSION_OPTIONS,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from shardwise.costmodel.model import AttentionCore
 from shardwise.costmodel.problem import LOW_PRECISION, Problem
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 
 from .megatron_rules import is_blackwell, layer_split, recompute_per_chunk
 
@@ -36,6 +36,7 @@ def parallel_arguments(problem: Problem, s: Strategy) -> Args:
     args = ["--tensor-model-parallel-size", str(s.tp), "--pipeline-model-parallel-size", str(s.pp)]
     args += ["--context-parallel-size", str(s.cp)]
     args += ["--sequence-parallel"] if s.sp else []
+    args += ["--use-tp-pp-dp-mapping"] if s.rank_order == RANK_ORDERS[1] else []
     if s.cp > 1:
         args += ["--cp-comm-type", s.cp_comm]
     if s.cp > 1 and s.cp_comm == "a2a+p2p":

@@ -14,7 +14,7 @@ from shardwise.costmodel.megatron_flags import INTEGERS, NUMBERS, SWITCHES, WORD
 from shardwise.costmodel.megatron_shell import Flag, read_flags
 from shardwise.costmodel.model import ModelSpec
 from shardwise.costmodel.splits import even_split
-from shardwise.costmodel.strategy import CP_COMMS, Strategy
+from shardwise.costmodel.strategy import CP_COMMS, RANK_ORDERS, Strategy
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.errors import InputError
 
@@ -122,6 +122,7 @@ def read_layout(flags: FlagReader, num_layers: int, is_moe: bool) -> Strategy:
         offload_activations=_offloads_activations(flags),
         tp_overlap=flags.switch("tp-comm-overlap") and tp > 1, dp_overlap=flags.switch("overlap-grad-reduce"),
         ep_overlap=flags.switch("overlap-moe-expert-parallel-comm"), layers_per_stage=split,
+        rank_order=RANK_ORDERS[int(flags.switch("use-tp-pp-dp-mapping"))],
     )  # fmt: skip
     if strategy.zero and strategy.dp_overlap != flags.switch("overlap-param-gather"):
         flags.notes.append("one of --overlap-grad-reduce and --overlap-param-gather alone: DP traffic is priced as if "

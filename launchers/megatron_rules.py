@@ -210,6 +210,9 @@ def _state_rules() -> tuple[Rule, ...]:
         # run: sharded gradients would be reduced for every micro-batch of every stage.
         Rule("fsdp-pipeline", "zero = {zero} is Megatron-FSDP, which does not go with pp = {pp}: use zero = 1",
              lambda p, s: (s.zero < 2) | (s.pp == 1)),
+        # Megatron-Bridge's check: its mesh has the replicas outermost.
+        Rule("fsdp-rank-order", "zero = {zero} is Megatron-FSDP, which does not go with rank_order = {rank_order}",
+             lambda p, s: (s.zero < 2) | (s.rank_order == 0)),
         # parser
         Rule("fsdp-optimizer", "zero = {zero} is Megatron-FSDP, which has no {optimizer} optimizer",
              lambda p, s: (s.zero < 2) | (p.workload.optimizer != "muon")),

@@ -29,6 +29,7 @@ DIMENSION_OPTIONS: Final[Mapping[str, str]] = {
     "tp_overlap": "--tp-comm-overlap",
     "dp_overlap": "--overlap-grad-reduce",
     "ep_overlap": "--overlap-moe-expert-parallel-comm",
+    "rank_order": "--use-tp-pp-dp-mapping",
     "layers_per_stage": "--pipeline-model-parallel-layout",
 }
 """Megatron's options for the dimensions of a strategy."""
@@ -55,7 +56,6 @@ UNMODELLED: Final[Mapping[str, str]] = {
     "expert-tensor-parallel-num-weight-shards": "weight shards beyond etp are not counted",
     "hybrid-context-parallel": "every sequence has the same context parallel degree",
     "max-seqlen-per-dp-cp-rank": "every sequence has the same context parallel degree",
-    "use-tp-pp-dp-mapping": "ranks are priced in the order tp, cp, ep, dp, pp",
     "microbatch-group-size-per-virtual-pipeline-stage": "interleaving is priced with groups of pp micro-batches",
     "overlap-p2p-communication-warmup-flush": "how far stage traffic hides is the runtime profile's",
     "no-overlap-p2p-communication": "how far stage traffic hides is the runtime profile's",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.costmodel.strategy import RANK_ORDERS
+
 from .base import Launcher
 from .capability import FULL_CAPABILITIES, Values
 from .nanotron_files import write_files
@@ -30,6 +32,7 @@ _CAPABILITIES: dict[str, Values] = {
     # Every layer is a checkpoint or none is.
     "recompute": ("none", "full"),
     "recompute_layers": (-1,),
+    "rank_order": RANK_ORDERS[:1],
 }
 
 LAUNCHER = Launcher(
@@ -38,7 +41,6 @@ LAUNCHER = Launcher(
     default_runtime="nanotron",
     capabilities=_CAPABILITIES,
     own_rules=nanotron_rules(),
-    rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
     options=DIMENSION_OPTIONS,

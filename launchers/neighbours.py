@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.strategy import CP_COMMS, DIMENSIONS, ENUMS, RECOMPUTES, SCHEDULES, Strategies, Strategy
+from shardwise.costmodel.strategy import (
+    CP_COMMS,
+    DIMENSIONS,
+    ENUMS,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SCHEDULES,
+    Strategies,
+    Strategy,
+)
 
 from .canonical import canonical
 from .facts import model_facts
@@ -182,6 +191,7 @@ def _values(problem: Problem, s: Strategy) -> dict[str, list[Any]]:
         "ulysses": divisors(max(s.cp, 1)),
         "cp_comm": list(CP_COMMS),
         "schedule": list(SCHEDULES),
+        "rank_order": list(RANK_ORDERS),
         "recompute": list(RECOMPUTES),
         "recompute_layers": [-1, *range(1, held)] if s.recompute == "full" else [-1],
         "offload_optimizer": [0.0, 0.5, 1.0],

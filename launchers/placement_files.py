@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
 
-from .ranks import MEGATRON_ORDER, rank_coordinates
+from .ranks import rank_coordinates
 from .settings import LaunchSettings
 from .shell import comment, file_of
 from .slurm import Hosts, sbatch_of
@@ -17,9 +17,7 @@ from .slurm import Hosts, sbatch_of
 _COLUMNS = ("pp", "dp", "cp", "ep", "tp", "etp", "edp")
 
 
-def placement_files(
-    hosts: Sequence[str], gpus_per_node: int, strategy: Strategy, order: str = MEGATRON_ORDER
-) -> dict[str, str]:
+def placement_files(hosts: Sequence[str], gpus_per_node: int, strategy: Strategy) -> dict[str, str]:
     """Files by name for hosts in rank order, each with ``gpus_per_node`` ranks.
 
     ``hostfile``: one host a line, in the order of node ranks: Slurm's ``SLURM_HOSTFILE`` for one task a node.
@@ -43,7 +41,7 @@ def placement_files(
         "rankfile": _rankfile(hosts, gpus_per_node),
         "node_rank.sh": _node_rank_script(),
         "sbatch.sh": sbatch_of(Hosts(len(hosts), gpus_per_node), settings),
-        "ranks.csv": rank_table(hosts, gpus_per_node, strategy, order),
+        "ranks.csv": rank_table(hosts, gpus_per_node, strategy),
     }
 
 
@@ -53,9 +51,9 @@ def _rankfile(hosts: Sequence[str], each: int) -> str:
     return note + "".join(lines)
 
 
-def rank_table(hosts: Sequence[str], each: int, strategy: Strategy, order: str) -> str:
+def rank_table(hosts: Sequence[str], each: int, strategy: Strategy) -> str:
     """CSV of every rank: host, local rank, and its index in each dimension of the dense and the expert mesh."""
-    places = rank_coordinates(strategy, order)
+    places = rank_coordinates(strategy)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("rank", "host", "local_rank", *_COLUMNS))

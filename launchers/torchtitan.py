@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.costmodel.strategy import RANK_ORDERS
+
 from .base import Launcher
 from .capability import FULL_CAPABILITIES, Values
 from .torchtitan_files import write_files
@@ -22,6 +24,7 @@ _CAPABILITIES: dict[str, Values] = {
     "offload_activations": (False,),
     "dp_overlap": (True,),
     "ep_overlap": (False,),
+    "rank_order": RANK_ORDERS[:1],
 }
 
 LAUNCHER = Launcher(
@@ -30,7 +33,6 @@ LAUNCHER = Launcher(
     default_runtime="torchtitan",
     capabilities=_CAPABILITIES,
     own_rules=torchtitan_rules(),
-    rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
     options=DIMENSION_OPTIONS,

@@ -79,7 +79,14 @@ def _mesh_rules() -> tuple[Rule, ...]:
              "is {global_batch} sequences{hint}",
              lambda p, s: s.micro_batch_size * s.dp * s.num_microbatches == p.workload.global_batch_size,
              values=_batch_hint),
+        # The dense and the expert mesh must have the same pipelines; cp between replicas is not priced.
+        Rule("rank-order", "rank_order = {rank_order} needs cp = 1 and experts within tp, not cp = {cp} and ep·etp = "
+             "{ep}·{etp}", lambda p, s: (s.rank_order == 0) | ((s.cp == 1) & _experts_in_tp(p, s))),
     )  # fmt: skip
+
+
+def _experts_in_tp(problem: Problem, s: Strategies) -> Allowed:
+    return as_allowed((s.ep * s.etp == s.tp) | (not model_facts(problem).is_moe))
 
 
 def _positive(problem: Problem, s: Strategies) -> Allowed:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.costmodel.boundary import neighbour_s
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import ENUMS, Strategy, enum_code
 from shardwise.launchers.facts import model_facts
@@ -30,6 +31,10 @@ KNOBS = ("recompute", "recompute_layers", "offload_optimizer", "offload_activati
 
 SHARES = tuple(k / 100.0 for k in range(101))
 """Shares of the optimizer on the host that are searched: less is faster, so the least that fits is the one."""
+
+
+_SHORTER = 0.1
+"""Share of a message between stages that another rank order must save to be searched: gradients travel farther then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +247,21 @@ class Axes:
         if not kinds:
             kinds, inner = [enum_code("cp_comm", "p2p")], [1]
         return np.array(kinds, dtype=np.int64), np.array(inner, dtype=np.int64)
+
+    def orders(self, rows: Columns) -> Options:
+        """Rank orders: the first, and one that brings neighbouring stages closer where it shortens their messages.
+
+        By ``_SHORTER`` and for one sequence, unless the order is asked for.
+        """
+        codes = self._codes("rank_order")
+        tp, pp = rows["tp"], rows["pp"]
+        closer = (pp > 1) & (rows["dp"] > 1) & (rows["cp"] == 1)
+        if len(codes) > 1 and not self.constraints.touches("rank_order"):
+            nbytes = self.problem.workload.sequence_length * self.problem.model.hidden_size
+            sent, cluster = nbytes * self.problem.activation_bytes / tp, self.problem.cluster
+            now = neighbour_s(cluster, sent, pp, tp * rows["cp"] * rows["dp"])
+            closer &= neighbour_s(cluster, sent, pp, tp) < (1.0 - _SHORTER) * now
+        return Options((codes == 0) | closer[:, None], {"rank_order": codes[None, :]})
 
     def switches(self, rows: Columns, free: Collection[str] = ()) -> Options:
         """Settings of the overlap switches that the launcher offers and that have traffic to hide.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.costmodel.boundary import p2p_s
 from shardwise.costmodel.problem import Array
-from shardwise.costmodel.step import p2p_s
 from shardwise.costmodel.strategy import Strategy
 
 from .rows import KindRows

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.estimate import Estimate
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.fabric import Fabric, fabric_of
@@ -25,7 +25,7 @@ from .placement_bound import lower_bound_s
 from .placement_cost import Instance
 from .placement_exact import Classes, solve
 from .placement_fill import starts
-from .placement_job import Job, read_job
+from .placement_job import Job, read_job, reordered
 from .plan import Plan
 from .proof import Clock
 
@@ -78,6 +78,8 @@ class Placement:
     sorted_parts_s: dict[str, float]
     levels: tuple[Level, ...]
     method: str
+    other_orders: dict[str, float]
+    """Exposed seconds in the launcher's other rank orders, hosts placed without proof: less may be possible."""
     job: Job
     fabric: Fabric
     uplink_bytes: tuple[dict[str, NDArray[np.float64]], ...] = field(repr=False, default=())
@@ -111,7 +113,7 @@ class Placement:
 
     def files(self) -> dict[str, str]:
         """What makes the placement happen, by name: see ``launchers.placement_files``."""
-        return placement_files(self.hosts, self.job.cluster.node_size, self.strategy, self.job.rank_order)
+        return placement_files(self.hosts, self.job.cluster.node_size, self.strategy)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values: the document that ``schemas/placement.schema.json`` describes."""
@@ -121,7 +123,7 @@ class Placement:
             "cluster": self.job.cluster.name,
             "num_gpus": self.job.cluster.num_gpus,
             "gpus_per_node": self.job.cluster.node_size,
-            "rank_order": self.job.rank_order,
+            "rank_order": self.strategy.rank_order,
             "strategy": self.strategy.as_dict(),
             "exposed_s": self.exposed_s,
             "sorted_exposed_s": self.sorted_exposed_s,
@@ -130,6 +132,7 @@ class Placement:
             "gap": self.gap,
             "proven": self.proven,
             "method": self.method,
+            "other_orders": dict(self.other_orders),
             "parts_s": dict(self.parts_s),
             "sorted_parts_s": dict(self.sorted_parts_s),
             "levels": [{name: getattr(level, name) for name in Level.__slots__} for level in self.levels],
@@ -168,9 +171,28 @@ def place(
     shape = topology if isinstance(topology, Topology) or topology is None else load_topology(topology, topology_name)
     names = _allocation(job, shape, nodes, exclude)
     fabric = fabric_of(job.cluster, shape, names, degraded)
-    instance = Instance(fabric, job.pools, job.num_nodes, wrap=job.strategy.vpp > 1)
-    found = _search(instance, job.strategy.pp, clock)
-    return _answer(job, instance, found)
+    instance = _instance(fabric, job)
+    found = _search(instance, _rows(job.strategy), clock)
+    others = {other.strategy.rank_order: _placed_s(fabric, other, clock) for other in reordered(job)}
+    return _answer(job, instance, found, others)
+
+
+def _instance(fabric: Fabric, job: Job) -> Instance:
+    return Instance(fabric, job.pools, job.num_nodes, wrap=job.strategy.vpp > 1)
+
+
+def _rows(s: Strategy) -> int:
+    """Degree of the outermost axis: slots come in as many equal runs."""
+    return s.pp if s.rank_order == RANK_ORDERS[0] else s.dp
+
+
+def _placed_s(fabric: Fabric, job: Job, clock: Clock) -> float:
+    """Exposed seconds of a job with hosts placed by filling domains, without the solver."""
+    instance = _instance(fabric, job)
+    found = _started(instance, _rows(job.strategy), clock)
+    if found.gap > _CLOSE and not clock.expired:
+        found.offer(instance, _swaps(instance, found, 500), "swaps", clock)
+    return found.cost
 
 
 def _allocation(
@@ -222,12 +244,18 @@ class _Found:
         self.bound = min(self.cost, max(self.bound, bound))
 
 
-def _search(instance: Instance, stages: int, clock: Clock) -> _Found:
-    """The sorted order, then fillings, counts by stage, the whole assignment and swaps, until the gap is closed."""
+def _started(instance: Instance, rows: int, clock: Clock) -> _Found:
+    """The best of the sorted order and of fillings."""
     order = np.arange(instance.num_slots)
     cost = instance.cost(order)
     found = _Found(order, cost, min(cost, lower_bound_s(instance)), "the sorted order")
-    found.offer(instance, starts(instance, stages), "filling domains", clock)
+    found.offer(instance, starts(instance, rows), "filling domains", clock)
+    return found
+
+
+def _search(instance: Instance, rows: int, clock: Clock) -> _Found:
+    """The sorted order, then fillings, counts by stage, the whole assignment and swaps, until the gap is closed."""
+    found = _started(instance, rows, clock)
     for size in block_sizes(instance):
         _by_counts(instance, size, clock, found)
     if found.gap > PROVEN and not clock.expired:
@@ -265,7 +293,7 @@ def _swaps(instance: Instance, found: _Found, most: int = 2000) -> Iterable[IntA
             yield nodes
 
 
-def _answer(job: Job, instance: Instance, found: _Found) -> Placement:
+def _answer(job: Job, instance: Instance, found: _Found, others: dict[str, float]) -> Placement:
     order = np.arange(instance.num_slots)
     nodes = _tidy(instance, found.nodes) if found.method != "the sorted order" else order
     fabric = instance.fabric
@@ -283,6 +311,7 @@ def _answer(job: Job, instance: Instance, found: _Found) -> Placement:
         sorted_parts_s=instance.exposed_by_parallelism(order),
         levels=tuple(_level(name, *sides) for name, *sides in zip(names, before, after, strict=False)),
         method=found.method,
+        other_orders=others,
         job=job,
         fabric=fabric,
         uplink_bytes=tuple(after),

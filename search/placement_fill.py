@@ -18,7 +18,7 @@ IntArray = NDArray[np.int64]
 
 
 def starts(instance: Instance, stages: int) -> Iterator[IntArray]:
-    """Node of each slot for many ways of filling, each deterministic; ``stages`` is the pipeline degree."""
+    """Node of each slot for many ways of filling, each deterministic; ``stages``: degree of the outermost axis."""
     slots, fabric = instance.num_slots, instance.fabric
     stages = stages if slots % stages == 0 else 1
     columns = slots // stages

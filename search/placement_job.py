@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.exposed import Collective, Pool
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InputError, UnknownNameError
 from shardwise.hardware_profiles.load_cluster import load_cluster
 from shardwise.hardware_profiles.text_files import read_text
 from shardwise.launchers.base import get_launcher
-from shardwise.launchers.ranks import MEGATRON_ORDER
+from shardwise.launchers.capability import Range
 
 from .plan import SCHEMA_VERSION, Plan
 
@@ -28,14 +28,13 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A strategy with the traffic of its steps, the system it was planned for, and how a launcher orders ranks."""
+    """A strategy with the traffic of its steps, and the system that it was planned for."""
 
     model: str
     strategy: Strategy
     pools: tuple[Pool, ...]
     cluster: Cluster
     launcher: str
-    rank_order: str
 
     @property
     def num_nodes(self) -> int:
@@ -55,7 +54,7 @@ def read_job(
         system, launcher = estimate.problem.cluster, plan.launcher if isinstance(plan, Plan) else ""
         if cluster is not None:
             system = _system("plan", cluster, system.num_gpus)
-        job = Job(estimate.problem.model.name, estimate.strategy, estimate.pools, system, launcher, _order(launcher))
+        job = Job(estimate.problem.model.name, estimate.strategy, estimate.pools, system, launcher)
     else:
         job = _from_document(*_document(plan), cluster)
     return _checked(job)
@@ -119,7 +118,7 @@ def _from_document(where: str, raw: Any, cluster: Cluster | str | Path | None) -
     )  # fmt: skip
     system = _system(where, document.cluster if cluster is None else cluster, document.num_gpus)
     strategy = _strategy(where, document.strategy)
-    return Job(document.model, strategy, pools, system, document.launcher, _order(document.launcher))
+    return Job(document.model, strategy, pools, system, document.launcher)
 
 
 def _system(where: str, cluster: Cluster | str | Path, num_gpus: int) -> Cluster:
@@ -141,8 +140,31 @@ def _strategy(where: str, raw: dict[str, Any]) -> Strategy:
     return replace(Strategy(), **values)
 
 
-def _order(launcher: str) -> str:
-    return get_launcher(launcher).rank_order if launcher else MEGATRON_ORDER
+def reordered(job: Job) -> list[Job]:
+    """The job in every other rank order that its launcher can express: the same traffic between other ranks."""
+    s = job.strategy
+    orders = get_launcher(job.launcher).capabilities["rank_order"] if job.launcher else ()
+    apart = [c.stride for pool in job.pools if pool.parallelism == "dp" for c in pool.collectives]
+    expressible = min(s.pp, s.dp) > 1 and s.cp == 1 and s.zero < 2 and not any(stride % s.tp for stride in apart)
+    if not expressible or isinstance(orders, Range):
+        return []
+    return [
+        replace(job, strategy=replace(s, rank_order=order), pools=tuple(_restrided(pool, s) for pool in job.pools))
+        for order in orders
+        if order != s.rank_order
+    ]
+
+
+def _restrided(pool: Pool, s: Strategy) -> Pool:
+    """A pool in the other of the two orders: stages a replica apart come side by side, replicas move apart, or back."""
+    more, less = {"dp": (s.pp, 1), "pp": (1, s.dp), "embedding": (1, s.dp)}.get(pool.parallelism, (1, 1))
+    if s.rank_order != RANK_ORDERS[0]:
+        more, less = less, more
+    moved = [
+        c if c.collective == "all_gather" and pool.parallelism == "pp" else replace(c, stride=c.stride * more // less)
+        for c in pool.collectives  # received slices are gathered in the tensor group
+    ]
+    return replace(pool, collectives=tuple(moved))
 
 
 def _checked(job: Job) -> Job:
@@ -153,6 +175,4 @@ def _checked(job: Job) -> Job:
         )
     if cluster.num_gpus % cluster.node_size:
         raise InputError(f"plan: {cluster.num_gpus} GPUs are part of one node of {cluster.node_size}: nothing to place")
-    if job.rank_order != MEGATRON_ORDER:
-        raise InputError(f"plan: launcher {job.launcher} orders ranks {job.rank_order}: expected {MEGATRON_ORDER}")
     return job

@@ -201,7 +201,7 @@ class Space:
 
     def _levels(self) -> tuple[Callable[[Columns], Options], ...]:
         axes = self.axes
-        return (axes.experts, axes.batches, axes.pipelines, axes.states, axes.sequences, axes.switches)
+        return (axes.experts, axes.batches, axes.pipelines, axes.states, axes.orders, axes.sequences, axes.switches)
 
     def _descend(
         self, level: Callable[[Columns], Options], rows: Columns, below: NDArray[np.int64], pending: tuple[Rule, ...]
@@ -249,7 +249,7 @@ class Space:
             return False
         count = 0
         for branch in self._branches():
-            count += len(branch[1])
+            count += int(np.sum(branch[0]["rank_order"] == 0))  # another order is no reason to search less
             self._walked.append(branch)
             if count > BUDGET:
                 self._walked = []

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from shardwise.costmodel.estimate import Estimate
 from shardwise.costmodel.evaluate import capacity_bytes, evaluate
 from shardwise.costmodel.problem import Array, Ints
-from shardwise.costmodel.strategy import ENUMS, Strategies, Strategy, enum_code
+from shardwise.costmodel.strategy import ENUMS, RANK_ORDERS, Strategies, Strategy, enum_code
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.rule import divisors, violations
 
-from .axes import SWITCHES
+from .axes import SWITCHES, offered_names
 from .bounds import split_bounds
 from .closing import best_split
 from .exact import Found, take_opened
@@ -25,7 +25,7 @@ from .plan import Binding, Notch
 from .proof import TOLERANCE
 
 _MESH = ("tp", "cp", "pp", "ep", "micro_batch_size", "vpp", "etp", "zero_group")
-_CHOICES = ("sp", "cp_comm", "zero", "schedule")
+_CHOICES = ("sp", "cp_comm", "zero", "schedule", "rank_order")
 _MODES = ("recompute", "offload_optimizer", "offload_activations")
 
 _LOOK = 16
@@ -73,6 +73,8 @@ def reasons(found: Found, best: Estimate) -> tuple[Notch, ...]:
     notches = [_answer(found, best, q, evidence) for q in questions]
     notches += [_mode_notch(found, best, *choice) for choice in _mode_choices(found, best.strategy)]
     switches = [_switch_notch(found, best, name) for name in SWITCHES]
+    if not any(q.dimension == "rank_order" for q in questions):
+        switches.append(_order_notch(found, best))
     order = {name: i for i, name in enumerate((*_MESH, *_CHOICES, *_MODES, *SWITCHES))}
     return tuple(sorted((n for n in (*notches, *switches) if n is not None), key=lambda n: order[n.dimension]))
 
@@ -298,14 +300,27 @@ def _mode_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
 def _switch_notch(found: Found, best: Estimate, name: str) -> Notch | None:
     """The plan with one overlap switch flipped and nothing else changed."""
     s = best.strategy
-    other = not getattr(s, name)
     if (name == "tp_overlap" and s.tp == 1) or (name == "ep_overlap" and s.ep == 1):
         return None
+    return _flipped_notch(found, best, name, not getattr(s, name))
+
+
+def _order_notch(found: Found, best: Estimate) -> Notch | None:
+    """The plan in the launcher's other rank order, where a pipeline and replicas make it another."""
+    s = best.strategy
+    orders = offered_names(found.space.launcher.capabilities, "rank_order", RANK_ORDERS)
+    others = [name for name in orders if name != s.rank_order]
+    return _flipped_notch(found, best, "rank_order", others[0]) if others and min(s.pp, s.dp) > 1 else None
+
+
+def _flipped_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
+    """The plan with another value of one dimension and nothing else changed."""
+    s = best.strategy
     changed: dict[str, Any] = {name: other}
     flipped = replace(s, **changed)
     broken = violations(found.problem, flipped, found.space.rules)
     if broken:
-        return Notch(name, not other, other, None, None, str(broken[0]))
+        return Notch(name, getattr(s, name), other, None, None, str(broken[0]))
     bare = [replace(x, layers_per_stage=None, recompute_per_stage=None) for x in (s, flipped)]
     now, then = evaluate(found.problem, Strategies.of(bare)).step_time_s
     return _priced(best, name, other, best.step_time_s + max(0.0, float(then - now)), flipped)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..boundary import p2p_s
 from ..evaluate import single_group
 from ..group import Group, recompute_share
 from ..layers import LayerTable
@@ -15,7 +16,6 @@ from ..step import (
     gradient_times_each,
     gradients_exposed,
     optimizer_s,
-    p2p_s,
     parameters,
     pass_wait_s,
     passes_s,

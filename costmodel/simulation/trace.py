@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..boundary import boundary_messages
 from ..evaluate import single_group
 from ..group import Group
 from ..layers import comm_times
 from ..problem import Array
 from ..splits import stage_counts
-from ..step import boundary_messages, gradient_comms, parameters
+from ..step import gradient_comms, parameters
 from .graph import KINDS
 from .orders import BACKWARD, FORWARD, WEIGHT, WHOLE, positions
 

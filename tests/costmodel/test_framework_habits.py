@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.costmodel.boundary import boundary_messages
 from shardwise.costmodel.estimate import estimate
-from shardwise.costmodel.step import boundary_messages
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from . import cases

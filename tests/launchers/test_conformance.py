@@ -254,10 +254,13 @@ def test_unknown_options_are_listed(writer: Launcher) -> None:
     assert [o.name for o in writer.parse(files).unknown] == ["--tensor-parallel-siz"]
 
 
-def test_its_rank_order_makes_groups_of_the_right_sizes(launcher: Launcher) -> None:
-    s = Strategy(tp=2, cp=2, dp=4, pp=2, ep=4)
-    sizes = {name: len(groups[0]) for name, groups in rank_groups(s, launcher.rank_order).items()}
-    assert sizes == {"tp": 2, "cp": 2, "dp": 4, "dp_cp": 8, "shard": 8, "pp": 2, "ep": 4, "etp": 1, "edp": 4}
+def test_its_rank_orders_make_groups_of_the_right_sizes(launcher: Launcher) -> None:
+    orders = launcher.capabilities["rank_order"]
+    assert isinstance(orders, tuple) and orders[0] == Strategy().rank_order
+    for order in orders:
+        s = Strategy(tp=4, dp=4, pp=2, ep=2, etp=2, rank_order=order)
+        sizes = {name: len(groups[0]) for name, groups in rank_groups(s).items()}
+        assert sizes == {"tp": 4, "cp": 1, "dp": 4, "dp_cp": 4, "shard": 4, "pp": 2, "ep": 2, "etp": 2, "edp": 4}
 
 
 def test_the_generic_launcher_has_only_the_universal_rules_and_writes_nothing() -> None:

@@ -73,6 +73,7 @@ CASES: list[Case] = [
     ("ep-overlap-dtype", {"name": MIXTRAL, "dtype": "fp32"}, {"ep": 8, "ep_overlap": True}, {"ep_overlap": False}),
     ("fsdp-pipeline", {}, {"zero": 3, "pp": 2}, {"pp": 1}),
     ("fsdp-pipeline", {}, {"zero": 2, "pp": 2}, {"zero": 1}),
+    ("fsdp-rank-order", {}, {"zero": 3, "rank_order": "tp-cp-ep-pp-dp"}, {"zero": 1}),
     ("fsdp-optimizer", {"optimizer": "muon"}, {"zero": 2}, {"zero": 1}),
     ("fsdp-ep-overlap", {"name": MIXTRAL}, {"ep": 8, "zero": 3, "ep_overlap": True}, {"zero": 1}),
     ("zero-group-experts", {"name": MIXTRAL}, {"ep": 8, "zero_group": 4}, {"zero_group": 8}),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import RANK_ORDERS, Strategies, Strategy
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.ranks import rank_groups
 
@@ -58,6 +58,21 @@ def test_pipeline_before_data_is_another_order() -> None:
     s = Strategy(tp=2, dp=2, pp=2, etp=2)
     assert rank_groups(s, "tp-cp-ep-pp-dp")["pp"] == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert rank_groups(s)["pp"] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+@given(st.sampled_from(RANK_ORDERS), st.lists(st.sampled_from([1, 2, 3, 4]), min_size=5, max_size=5))
+def test_the_cost_model_counts_the_ranks_between_neighbours(order: str, degrees: list[int]) -> None:
+    """Strides of the arrays that prices are made of, against the groups themselves."""
+    etp, ep, dp, pp, cp = degrees
+    tp, cp = (etp * ep, 1) if order == RANK_ORDERS[1] else (etp, cp)
+    if tp * cp * dp % (ep * etp):
+        return
+    s = Strategy(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, rank_order=order)
+    many, groups = Strategies.of([s]), rank_groups(s)
+    dense, expert = (int(stride[0]) for stride in many.replica_strides)
+    for name, stride in (("pp", int(many.stage_stride[0])), ("dp_cp", dense), ("edp", expert)):
+        apart = {b - a for group in groups[name] for a, b in itertools.pairwise(group)}
+        assert apart <= {stride}, name
 
 
 def test_meshes_with_different_pipelines_are_refused() -> None:

@@ -23,6 +23,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("world-size", {}, {**GOOD, "dp": 8, "num_microbatches": 128}, "dp = 16 would fill it"),
     ("world-size", {}, {"tp": 3, "dp": 8, "num_microbatches": 128}, "does not divide it"),
     ("expert-mesh", {"name": MIXTRAL, "gpus": 16}, {"pp": 4, "ep": 8, "dp": 4}, "ep that does is 4"),
+    ("rank-order", {}, {**GOOD, "cp": 2, "dp": 8, "rank_order": "tp-cp-ep-pp-dp"}, "needs cp = 1"),
     ("global-batch", {}, {**GOOD, "dp": 16, "num_microbatches": 63}, "m = 64 would fit"),
     ("global-batch", {"batch": 100}, {**GOOD, "dp": 16, "num_microbatches": 6}, "does not divide it"),
     ("heads", {}, {"tp": 128, "dp": 4, "num_microbatches": 256}, "nearest tp that does is 64"),

@@ -18,6 +18,7 @@ from shardwise.search.placement import place
 from shardwise.search.placement_bound import lower_bound_s
 from shardwise.search.placement_cost import Instance
 from shardwise.search.placement_fill import starts
+from shardwise.search.placement_job import read_job, reordered
 
 from .placements import (
     cluster,
@@ -91,6 +92,7 @@ def test_shapes_follow_from_the_definitions(problem, rack, random):
         ("llama-3.1-8b", "dgx-a100", 64, "tp=4,mbs=1,zero=3"),
         ("mixtral-8x7b", "dgx-h100", 128, "tp=2,pp=4,ep=8,mbs=1"),
         ("llama-3.1-70b", "gb200-nvl72", 64, "tp=4,pp=4,mbs=1"),
+        ("llama-3.1-70b", "dgx-h100", 256, "tp=2,pp=4,mbs=1,rank_order=tp-cp-ep-pp-dp"),
     ],
 )
 def test_the_ideal_cluster_costs_what_the_cost_model_says(model, system, gpus, settings):
@@ -106,6 +108,42 @@ def test_the_ideal_cluster_costs_what_the_cost_model_says(model, system, gpus, s
     assert found.get("tp", 0.0) == pytest.approx(parts["tp_comm"])
     assert found.get("ep", 0.0) == pytest.approx(parts["ep_comm"])
     assert found.get("dp", 0.0) == pytest.approx(parts["dp_comm"], rel=1e-6)
+    if "rank_order" in settings:  # no pipeline leaves its node
+        assert found["pp"] == pytest.approx(parts["pp_comm"])
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "settings"),
+    [
+        ("llama-3.1-70b", 256, "tp=8,pp=4,mbs=1"),
+        ("llama-3.1-8b", 64, "tp=1,pp=4,mbs=1,zero_group=4"),
+        ("gpt-3-175b", 128, "tp=2,pp=8,mbs=1"),
+        ("mixtral-8x7b", 128, "tp=8,pp=4,ep=8,mbs=1"),
+        ("llama-3.2-1b", 64, "tp=2,sp=off,pp=2,mbs=1"),
+    ],
+)
+def test_other_rank_orders_move_the_same_traffic(model, gpus, settings):
+    """Ranks renumbered by the document of a plan, against the cost model's own plan in the other order."""
+    orders = ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
+    workload = shardwise.Workload(1024, 4096)
+    jobs = []
+    for order in orders:
+        found = shardwise.estimate(model, "dgx-h100", workload, f"{settings},rank_order={order}", num_gpus=gpus)
+        jobs.append(replace(read_job(found), launcher="megatron"))
+    for job, other in (jobs, jobs[::-1]):
+        (again,) = reordered(job)
+        assert again.strategy == other.strategy
+        for ours, theirs in zip(again.pools, other.pools, strict=True):
+            assert ours.parallelism == theirs.parallelism
+            for one, two in zip(ours.collectives, theirs.collectives, strict=True):
+                assert replace(one, count=0.0) == replace(two, count=0.0)
+                assert one.count == pytest.approx(two.count)
+
+
+def test_a_launcher_with_one_order_has_no_other():
+    found = shardwise.estimate("llama-3.1-8b", "dgx-h100", shardwise.Workload(64, 4096), "tp=2,pp=2", num_gpus=16)
+    assert reordered(replace(read_job(found), launcher="nanotron")) == []
+    assert len(reordered(replace(read_job(found), launcher="megatron"))) == 1
 
 
 def test_bytes_over_uplinks_by_hand():

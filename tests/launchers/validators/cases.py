@@ -40,6 +40,9 @@ _DENSE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": LLAMA}, {**_TP8, "pp": 4, "layers_per_stage": (19, 21, 21, 19)}),
     ({"name": LLAMA}, {**_TP8, "pp": 4, "layers_per_stage": (18, 22, 21, 19)}),
     ({"name": LLAMA}, {**_TP8, "pp": 2, "layers_per_stage": (41, 39)}),
+    ({"name": LLAMA}, {"tp": 2, "sp": True, "pp": 4, "rank_order": "tp-cp-ep-pp-dp"}),
+    ({"name": LLAMA}, {**_TP8, "pp": 4, "vpp": 5, "rank_order": "tp-cp-ep-pp-dp", **_WEAVE}),
+    ({"name": LLAMA}, {"tp": 4, "sp": True, "pp": 2, "zero_group": 8, "rank_order": "tp-cp-ep-pp-dp"}),
     ({"name": LLAMA}, {**_TP8, "pp": 4, "layers_per_stage": (0, 27, 27, 26)}),
     ({"name": LLAMA}, {**_TP8, "pp": 4, "vpp": 2, "layers_per_stage": (9, 10, 10, 10, 11, 10, 10, 10), **_WEAVE}),
     ({"name": LLAMA}, {**_TP8, "pp": 8, "vpp": 3, **_WEAVE}),
@@ -84,6 +87,8 @@ _EXPERTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"name": DEEPSEEK, "train_mtp": False}, {"pp": 8, "ep": 64, "layers_per_stage": (7, 8, 8, 8, 8, 8, 8, 6)}),
     ({"name": QWEN}, {"tp": 4, "sp": True, "pp": 8, "ep": 8}),
+    ({"name": QWEN}, {"tp": 4, "sp": True, "pp": 8, "ep": 4, "rank_order": "tp-cp-ep-pp-dp"}),
+    ({"name": MIXTRAL}, {"tp": 8, "sp": True, "pp": 4, "ep": 4, "etp": 2, "rank_order": "tp-cp-ep-pp-dp"}),
     ({"name": "gpt-oss-120b", "gpus": 64, "batch": 512}, {"ep": 32, "pp": 2}),
     (
         {"name": "gpt-oss-20b", "gpus": 64, "batch": 512, "sequence": 16384},
@@ -143,7 +148,7 @@ def _random_strategies(rng: np.random.Generator, p: Problem, n: int) -> Strategi
         ep=some(1, 2, 4, 8, 16) if moe else 1, etp=some(1, 1, 2) if moe else 1, sp=(rng.random(n) < 0.8) & (tp > 1),
         zero=some(0, 1, 1, 2, 3), zero_group=some(0, 0, 2, 4), offload_optimizer=rng.choice([0.0, 0.0, 0.5], n),
         recompute_layers=np.where(recompute == 2, some(-1, 1, 2, 4), -1), tp_overlap=rng.random(n) < 0.2,
-        ep_overlap=(rng.random(n) < 0.3) & moe, dp_overlap=rng.random(n) < 0.7,
+        ep_overlap=(rng.random(n) < 0.3) & moe, dp_overlap=rng.random(n) < 0.7, rank_order=some(0, 0, 1),
     )  # fmt: skip
 
 

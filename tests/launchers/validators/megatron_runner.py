@@ -176,7 +176,8 @@ def _groups(args, world):
             expert_model_parallel_size=args.expert_model_parallel_size,
             num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
             expert_tensor_parallel_size=args.expert_tensor_parallel_size,
-            order="tp-cp-ep-dp-pp",
+            # As training/initialize.py does.
+            order="tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
             create_gloo_process_groups=False,
         )
 

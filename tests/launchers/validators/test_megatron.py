@@ -6,6 +6,7 @@ makes one).
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwise.costmodel.estimate import estimate as estimate_of
 from shardwise.costmodel.presets import list_presets
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.splits import even_split
-from shardwise.costmodel.strategy import Strategy
+from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.load_topology import parse_topology
 from shardwise.launchers.base import Given, get_launcher
 from shardwise.launchers.megatron_files import megatron_arguments
 from shardwise.launchers.megatron_plan import environment
 from shardwise.launchers.megatron_read import known_options
 from shardwise.launchers.megatron_rules import is_blackwell
 from shardwise.launchers.ranks import rank_groups
+from shardwise.search.placement import place
 
 from ..bench import run
 from ..problems import GPT, LLAMA, MIXTRAL, model, problem
@@ -88,6 +92,53 @@ def test_megatron_accepts_whatever_our_rules_allow(tmp_path: Path) -> None:
     found = ask_megatron([{**case_of(p, s), "groups": False} for p, s in drawn], tmp_path)
     refused = [(p.model.name, s, a["error"]) for (p, s), a in zip(drawn, found, strict=True) if not a["accepted"]]
     assert refused == []
+
+
+def test_groups_of_drawn_layouts_are_megatrons(tmp_path: Path) -> None:
+    drawn = random_plans(120, seed=5)
+    orders = [s.rank_order for p, s in drawn if s.pp > 1 and s.dp > 1]
+    assert orders.count(RANK_ORDERS[0]) >= 20 and orders.count(RANK_ORDERS[1]) >= 20
+    assert sum(s.ep > 1 for _, s in drawn) >= 20 and sum(s.cp > 1 for _, s in drawn) >= 10
+    assert sum(s.etp > 1 for _, s in drawn) >= 5
+    found = ask_megatron([case_of(p, s) for p, s in drawn], tmp_path)
+    for (p, s), answer in zip(drawn, found, strict=True):
+        assert answer["accepted"], (p.model.name, s, answer["error"])
+        check_groups(p, s, answer["groups"])
+
+
+AXES = {"tp": ("tp",), "cp": ("cp",), "dp": ("dp",), "dp_cp": ("dp", "cp"), "pp": ("pp",)}
+EXPERT_AXES = {"ep": ("ep",), "etp": ("etp",), "edp": ("edp",)}
+
+
+def test_a_placement_gives_each_of_megatrons_groups_the_nodes_it_says(tmp_path: Path) -> None:
+    """Hosts by Megatron's own groups and the lines of hostfile, against the coordinates in ranks.csv."""
+    drawn = [(p, s) for p, s in random_plans(160, seed=8) if p.cluster.num_gpus >= 64 and s.offload_optimizer == 0.0]
+    drawn = [*drawn[:24], *[pair for pair in drawn[24:] if pair[1].rank_order != RANK_ORDERS[0]][:8]]
+    assert {s.rank_order for _, s in drawn} == set(RANK_ORDERS)
+    for (p, s), answer in zip(drawn, ask_megatron([case_of(p, s) for p, s in drawn], tmp_path), strict=True):
+        files = _placed(p, s)
+        hosts = files["hostfile"].split()
+        rows = list(csv.DictReader(files["ranks.csv"].splitlines()))
+        assert len(set(hosts)) == len(hosts) and [row["host"] for row in rows] == [h for h in hosts for _ in range(8)]
+        dense, expert = ("pp", "dp", "cp", "tp"), ("pp", "edp", "ep", "etp")
+        kinds = [(name, axes, dense) for name, axes in AXES.items()]
+        kinds += [(name, axes, expert) for name, axes in EXPERT_AXES.items()] if p.model.is_moe else []
+        for name, axes, mesh in kinds:
+            ours: dict[tuple[str, ...], list[str]] = {}
+            for row in rows:
+                ours.setdefault(tuple(row[a] for a in mesh if a not in axes), []).append(row["host"])
+            theirs = [[hosts[rank // 8] for rank in group] for group in answer["groups"][name]]
+            assert sorted(map(sorted, ours.values())) == sorted(map(sorted, theirs)), (name, s)
+
+
+def _placed(p: Problem, s: Strategy) -> dict[str, str]:
+    """The files of a placement under leaves of three nodes, named across the leaves."""
+    names = [f"n{i:02}" for i in range(p.cluster.num_gpus // 8)]
+    wired = [*names[::2], *names[1::2]]
+    lines = [f"SwitchName=l{at // 3} Nodes={','.join(wired[at : at + 3])}" for at in range(0, len(names), 3)]
+    lines.append(f"SwitchName=s Switches=l[0-{len(lines) - 1}]")
+    topology = parse_topology("\n".join(lines), "drawn.conf")
+    return place(estimate_of(p, s), topology, names, time_limit_s=1.0).files()
 
 
 def degrees_of(answer: dict[str, Any]) -> dict[str, Any]:

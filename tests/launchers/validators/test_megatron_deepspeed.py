@@ -98,7 +98,7 @@ def _check_split(p: Problem, s: Strategy, starts: list[int]) -> None:
 
 
 def _check_groups(s: Strategy, theirs: dict[str, list[list[int]]]) -> None:
-    ours = rank_groups(s, LAUNCHER.rank_order)
+    ours = rank_groups(s)
     for name, axis in (("tp", "model"), ("dp", "data"), ("pp", "pipe")):
         assert sorted(theirs[axis]) == ours[name], name
 

@@ -78,7 +78,7 @@ def test_nanotron_derives_what_the_plan_means(tmp_path: Path) -> None:
         assert (found["global_batch"], found["micro_batch_size"]) == (p.workload.global_batch_size, s.micro_batch_size)
         assert tuple(found["layers"]) == (s.layers_per_stage or (p.model.num_layers,)), (p.model.name, s)
         assert found["head"] == s.pp - 1
-        ours = rank_groups(s, LAUNCHER.rank_order)
+        ours = rank_groups(s)
         for name, groups in found["groups"].items():
             assert sorted(groups) == ours[name], (name, s)
 

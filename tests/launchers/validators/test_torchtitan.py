@@ -81,7 +81,7 @@ def test_torchtitan_accepts_the_plans_and_means_the_same(tmp_path: Path) -> None
 
 
 def check_groups(s: Strategy, ranks: list[int], theirs: list[dict[str, list[int]]]) -> None:
-    ours = rank_groups(s, TITAN.rank_order)
+    ours = rank_groups(s)
     names = ["tp", "cp", "dp", "dp_cp", "pp"]
     if s.ep > 1:
         names.append("ep")
