@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from shardwise.hardware_profiles.load_topology import load_topology
 from shardwise.hardware_profiles.topology import Topology
 from shardwise.launchers.placement_files import placement_files
 
-from .placement_blocks import arrangements, block_sizes, chains, solve_counts
+from .placement_blocks import Counts, arrangements, block_sizes, chains, solve_counts
 from .placement_bound import lower_bound_s
 from .placement_cost import Instance
 from .placement_exact import Classes, solve
 from .placement_fill import starts
 from .placement_job import Job, read_job, reordered
+from .placement_prove import prove_counts
 from .plan import Plan
 from .proof import Clock
 
@@ -40,8 +41,8 @@ PROVEN = 1e-6
 _CLOSE = 1e-4
 """Gap that swaps are not tried for any more."""
 
-_WORK, _HARD_WORK = 1.5, 0.5
-"""CP-SAT's deterministic time for each model, and for one that several searches take turns at; some three seconds."""
+_WORK, _PROOF_WORK, _HARD_WORK = 1.0, 4.0, 0.3
+"""CP-SAT's deterministic time for a model, all models of a proof, and one that several searches take turns at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +270,22 @@ def _search(instance: Instance, rows: int, clock: Clock) -> _Found:
 
 
 def _by_counts(instance: Instance, size: int, clock: Clock, found: _Found) -> None:
-    """Without what goes from block to block first, then with it."""
-    for chained, work in ((False, _WORK), (True, _HARD_WORK)):
-        if found.gap <= PROVEN or clock.expired or (chained and not chains(instance, size)):
+    """All options at once without what goes from block to block, one after another with it, all at once with it."""
+
+    def solved(chained: bool, work: float) -> Counts | None:
+        return solve_counts(instance, size, found.cost, work, clock.left_s, chained=chained)
+
+    steps: tuple[Callable[[], Counts | None], ...] = (
+        lambda: solved(False, _WORK),
+        lambda: prove_counts(instance, size, found.cost, _PROOF_WORK, clock) if found.gap > PROVEN else None,
+        lambda: solved(True, _HARD_WORK) if found.gap > _CLOSE and chains(instance, size) else None,
+    )
+    for step in steps:
+        if found.gap <= PROVEN or clock.expired:
             return
-        counts = solve_counts(instance, size, found.cost, work, clock.left_s, chained=chained)
+        counts = step()
         if counts is None:
-            return
+            continue
         if counts.nodes is not None:
             found.offer(instance, arrangements(instance, counts.nodes), "nodes by block by CP-SAT", clock)
         found.raise_bound(counts.bound_s)

@@ -39,10 +39,16 @@ class Counts:
 
 def block_sizes(instance: Instance) -> list[int]:
     """Sizes of blocks that groups of more than one slot fill, ascending."""
-    return sorted({g.slots_each for g in instance.groups if g.slots_each > 1 and _fills(g, g.slots_each)})
+    return sorted({g.slots_each for g in instance.groups if g.slots_each > 1 and fills(g, g.slots_each)})
 
 
-def _fills(g: Groups, size: int) -> bool:
+def has_cells(instance: Instance, size: int) -> bool:
+    """Whether blocks of ``size`` slots cut the slots, over several domains, in a model that is not too large."""
+    domains, blocks = len(instance.capacity[0]), instance.num_slots // size
+    return domains > 1 and instance.num_slots % size == 0 and blocks * domains <= MOST_CELLS
+
+
+def fills(g: Groups, size: int) -> bool:
     """Whether each group's slots are one aligned run of ``size`` slots, each with as many members."""
     if not g.width or g.slots_each % size:
         return False
@@ -62,7 +68,7 @@ def chains(instance: Instance, size: int) -> list[int]:
     return [
         i
         for i, g in enumerate(instance.groups)
-        if g.slots_each > 1 and not _fills(g, size) and g.family != "all-to-all" and _strides(g, size)
+        if g.slots_each > 1 and not fills(g, size) and g.family != "all-to-all" and _strides(g, size)
     ]
 
 
@@ -81,15 +87,14 @@ def solve_counts(
     """
     from ortools.sat.python import cp_model
 
-    domains = len(instance.capacity[0])
-    if domains < 2 or instance.num_slots % size or instance.num_slots // size * domains > MOST_CELLS:
+    if not has_cells(instance, size):
         return None
-    filling = [i for i, g in enumerate(instance.groups) if g.slots_each > 1 and _fills(g, size)]
+    filling = [i for i, g in enumerate(instance.groups) if g.slots_each > 1 and fills(g, size)]
     striding = chains(instance, size) if chained else []
     options = options_for(instance, [*filling, *striding], most_s * (1.0 + 1e-12))
     if options is None:
         return None
-    model = _Model(cp_model.CpModel(), instance, size)
+    model = CountsModel(cp_model.CpModel(), instance, size)
     picks: dict[int, list[Any]] = {}
     for index, choice in options.items():
         picks[index] = [model.cp.new_bool_var("") for _ in choice]
@@ -111,7 +116,7 @@ def solve_counts(
 
 
 @dataclass(slots=True)
-class _Model:
+class CountsModel:
     """The CP-SAT model: counts of every block and domain, and what groups of blocks do at each level."""
 
     cp: Any

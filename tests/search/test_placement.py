@@ -42,6 +42,7 @@ def little_work():
     """Where a proof takes long, its gap does as well for these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement, "_WORK", 0.3)
+        patch.setattr(placement, "_PROOF_WORK", 0.3)
         patch.setattr(placement, "_HARD_WORK", 0.05)
         yield
 
