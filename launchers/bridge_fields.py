@@ -38,6 +38,7 @@ DIMENSION_FIELDS: Final[Mapping[str, str]] = {
     "tp_overlap": "comm_overlap.tp_comm_overlap",
     "dp_overlap": "ddp.overlap_grad_reduce",
     "ep_overlap": "comm_overlap.overlap_moe_expert_parallel_comm",
+    "rank_order": "dist.use_tp_pp_dp_mapping",
     "layers_per_stage": "model.pipeline_model_parallel_layout",
 }
 """Megatron-Bridge's fields for the dimensions of a strategy."""

@@ -16,7 +16,6 @@ LAUNCHER = Launcher(
     default_runtime="megatron-bridge",
     capabilities=CAPABILITIES,
     own_rules=bridge_rules(),
-    rank_order="tp-cp-ep-dp-pp",
     writer=write_files,
     model_check=check_model,
     options=DIMENSION_FIELDS,
