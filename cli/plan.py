@@ -17,7 +17,7 @@ from .options import cases_options, integer, json_option, objective_options, rea
 from .output import console, prepare_folder, print_json, to_json, write_files
 from .place import allocation_options, find_placement, placement_documents
 from .progress import progress_on_terminal
-from .reports.options import Wanted, report_options, told
+from .reports.options import Wanted, report_options
 from .trace import prepare_trace, print_trace, trace_option, write_trace
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from shardwise.search.launcher_comparison import LauncherComparison
     from shardwise.search.placement import Placement
     from shardwise.search.plan import Plan
+
+    from .reports.content import Page
 
 
 @click.command()
@@ -71,8 +73,7 @@ def plan(
     most: tuple[str, ...],
     out: Path | None,
     trace: Path | None,
-    report: Path | None,
-    figures: Path | None,
+    wanted: Wanted,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -99,8 +100,6 @@ def plan(
     if out is not None:
         prepare_folder(out)
     prepare_trace(trace)
-    wanted = Wanted(report, figures)
-    wanted.prepare()
     if every:
         if where["topology"] is not None or where["nodes"] is not None:
             raise InputError("--topology and --nodes place one plan: name its launcher instead of --launcher any")
@@ -268,11 +267,13 @@ def _show(
 
 def _report(answer: Plan, files: dict[str, str], wanted: Wanted) -> list[str]:
     """Write the report that is wanted of a plan, and say where it is."""
-    if not wanted:
-        return []
-    from .reports.plan_page import plan_page
 
-    return told(wanted.write(plan_page(answer, files)), wanted)
+    def page() -> Page:
+        from .reports.plan_page import plan_page
+
+        return plan_page(answer, files)
+
+    return wanted.write(page)
 
 
 def _launch_files(answer: Plan, placement: Placement | None, wanted: bool) -> dict[str, str]:

@@ -15,13 +15,15 @@ from shardwise.hardware_profiles.errors import InputError
 from .failures import say_warning
 from .options import integer
 from .output import console, prepare_folder, print_json, write_files
-from .reports.options import Wanted, report_options, told
+from .reports.options import Wanted, report_options
 from .units import plural
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from shardwise.search.studies.runner import StudyResult
+
+    from .reports.content import Page
 
 CSV, PARQUET = "results.csv", "results.parquet"
 
@@ -35,9 +37,7 @@ CSV, PARQUET = "results.csv", "results.parquet"
 @click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster: tcp://HOST:PORT.")
 @report_options
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON and nothing else.")
-def study(
-    study: Path, out: Path, workers: int, dask: str | None, report: Path | None, figures: Path | None, as_json: bool
-) -> None:
+def study(study: Path, out: Path, workers: int, dask: str | None, wanted: Wanted, as_json: bool) -> None:
     """Search every point of a study file and write results.csv and results.parquet.
 
     Stopped by Ctrl-C or killed, the same command goes on where it stood. Exit code 2: a file that cannot be used.
@@ -47,8 +47,6 @@ def study(
 
     asked = read_study(study)
     prepare_folder(out)
-    wanted = Wanted(report, figures)
-    wanted.prepare()
     with ExitStack() as stack:
         executor = stack.enter_context(_dask(dask)) if dask else None
         count = stack.enter_context(counted())
@@ -72,11 +70,13 @@ def study(
 
 def _report(result: StudyResult, wanted: Wanted) -> list[str]:
     """Write the report that is wanted of a study, and say where it is."""
-    if not wanted:
-        return []
-    from .reports.study_page import study_page
 
-    return told(wanted.write(study_page(result)), wanted)
+    def page() -> Page:
+        from .reports.study_page import study_page
+
+        return study_page(result)
+
+    return wanted.write(page)
 
 
 class _Stopped(click.exceptions.Exit):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from shardwise.hardware_profiles.errors import InputError
 from .options import counts as several
 from .options import duration, integer, json_option, number, read_wishes
 from .output import console, print_json
+from .reports.options import Wanted, report_options
 from .study import counted
 from .whatif_compare import compare
 
@@ -78,12 +80,16 @@ def base_options(*, cluster: bool = True, gpus: bool = True) -> Callable[[F], F]
 )
 @click.option("--weak", is_flag=True, help="Let the batch grow with the accelerators.")
 @click.option("--bound", type=float, default=0.8, show_default=True, help="Efficiency to look for the end of.")
+@report_options
 @json_option
-def scale(base: dict[str, Any], runs: Runs, counts: str, weak: bool, bound: float, as_json: bool) -> None:
+def scale(
+    base: dict[str, Any], runs: Runs, counts: str, weak: bool, bound: float, wanted: Wanted, as_json: bool
+) -> None:
     """Follow the best step over more and more accelerators, and find where efficiency falls under a bound."""
     from shardwise.search.studies.whatif import scale as ask
 
     answer = ask(base, doubled(counts), weak=weak, bound=bound, runs=runs)
+    written = wanted.write(lambda: _pages().scaling_page(base, answer))
     if as_json:
         print_json({
             "weak": answer.weak, "bound": answer.bound, "drops_between": answer.drops,
@@ -93,6 +99,23 @@ def scale(base: dict[str, Any], runs: Runs, counts: str, weak: bool, bound: floa
     from .whatif_report import print_scaling
 
     print_scaling(console(), answer)
+    _say(written)
+
+
+def _pages() -> ModuleType:
+    """The pages of questions, loaded where one is wanted."""
+    from .reports import question_page
+
+    return question_page
+
+
+def _say(written: list[str]) -> None:
+    """Where the report of an answer is."""
+    from .report import text_line
+
+    terminal = console()
+    for text in written:
+        text_line(terminal, text)
 
 
 def doubled(text: str) -> list[int]:
@@ -115,14 +138,16 @@ def doubled(text: str) -> list[int]:
 @whatif.command()
 @base_options()
 @click.option("--change", type=float, default=0.1, show_default=True, help="Share by which each resource is varied.")
+@report_options
 @json_option
-def sensitivity(base: dict[str, Any], runs: Runs, change: float, as_json: bool) -> None:
+def sensitivity(base: dict[str, Any], runs: Runs, change: float, wanted: Wanted, as_json: bool) -> None:
     """What a little more of each resource would buy, the strongest first: the figures of a tornado chart."""
     from dataclasses import asdict
 
     from shardwise.search.studies.whatif import sensitivity as ask
 
     answer = ask(base, change=change, runs=runs)
+    written = wanted.write(lambda: _pages().sensitivity_page(base, answer))
     if as_json:
         print_json({
             "step_time_s": answer.step_time_s, "change": answer.change,
@@ -132,6 +157,7 @@ def sensitivity(base: dict[str, Any], runs: Runs, change: float, as_json: bool) 
     from .whatif_report import print_sensitivity
 
     print_sensitivity(console(), answer)
+    _say(written)
 
 
 @whatif.command()
@@ -143,6 +169,7 @@ def sensitivity(base: dict[str, Any], runs: Runs, change: float, as_json: bool) 
 @click.option("--against-gpus", type=integer, help="Its accelerators.  [default: as many]")
 @click.option("--price", type=number, help="US dollars per GPU-hour; with a price, clusters are compared by cost.")
 @click.option("--against-price", type=number, help="US dollars per GPU-hour of the other cluster.")
+@report_options
 @json_option
 def breakeven(
     base: dict[str, Any],
@@ -154,30 +181,37 @@ def breakeven(
     against_gpus: int | None,
     price: float | None,
     against_price: float | None,
+    wanted: Wanted,
     as_json: bool,
 ) -> None:
     """The value at which another layout becomes the best, or at which another cluster is equalled."""
     from shardwise.search.studies.breakeven import changes, even
 
+    looked: dict[float, Any] = {}
     if against is None:
-        found = changes(base, vary, low, high, progress=runs.progress)
+        found = changes(base, vary, low, high, progress=runs.progress, looked=looked)
+        written = wanted.write(lambda: _pages().changes_page(base, vary, (low, high), found, looked))
         if as_json:
             print_json([c.as_dict() for c in found])
             return
         from .whatif_report import print_changes
 
         print_changes(console(), vary, (low, high), found)
+        _say(written)
         return
     priced = price is not None or against_price is not None or vary == "price_per_gpu_hour"
     metric = "usd_per_million_tokens" if priced else "step_time_s"
     other = {**base, "cluster": against, "gpus": against_gpus or base["gpus"], "price_per_gpu_hour": against_price}
-    value = even({**base, "price_per_gpu_hour": price}, other, vary, low, high, metric)
+    priced_base = {**base, "price_per_gpu_hour": price}
+    value = even(priced_base, other, vary, low, high, metric, looked=looked)
+    written = wanted.write(lambda: _pages().even_page(priced_base, vary, (low, high), against, metric, value, looked))
     if as_json:
         print_json({"path": vary, "metric": metric, "value": value})
         return
     from .whatif_report import print_even
 
     print_even(console(), vary, (low, high), against, metric, value)
+    _say(written)
 
 
 @whatif.command("fewest-gpus")
@@ -224,13 +258,17 @@ def fewest_gpus(
     help="A cluster, its accelerators, US dollars per GPU-hour. Repeatable.",
 )  # fmt: skip
 @click.option("--tokens", required=True, type=number, help="Tokens to train on.")
+@report_options
 @json_option
-def cost(base: dict[str, Any], runs: Runs, offers: tuple[str, ...], tokens: float, as_json: bool) -> None:
+def cost(
+    base: dict[str, Any], runs: Runs, offers: tuple[str, ...], tokens: float, wanted: Wanted, as_json: bool
+) -> None:
     """GPU-hours, days and dollars for some tokens on several clusters."""
     from shardwise.search.studies.whatif import Bill
     from shardwise.search.studies.whatif import cost as ask
 
     answer = ask(base, [_offer(f"--on {text}", text) for text in offers], tokens, runs=runs)
+    written = wanted.write(lambda: _pages().cost_page(base, tokens, answer))
     if as_json:
         print_json([
             {"gpu_hours": b.gpu_hours, "days": b.days, "usd": b.usd, **b.row} if isinstance(b, Bill) else b
@@ -240,6 +278,7 @@ def cost(base: dict[str, Any], runs: Runs, offers: tuple[str, ...], tokens: floa
     from .whatif_report import print_bills
 
     print_bills(console(), tokens, answer)
+    _say(written)
 
 
 def _offer(named: str, text: str) -> tuple[str, int, float | None]:

@@ -81,12 +81,12 @@ def lines(
     x: Sequence[float],
     curves: Mapping[str, Sequence[float | None]],
     names: tuple[str, str],
-    ticks: Sequence[str],
+    ticks: Sequence[str] | None,
     bands: Mapping[str, Sequence[tuple[float, float] | None]] | None = None,
     dashed: Sequence[str] = (),
     height_px: float = 330.0,
 ) -> Any:
-    """Curves over ``x``, whose places carry ``ticks``; a point without a value leaves a gap."""
+    """Curves over ``x``, whose places carry ``ticks`` (None: round numbers); a point without a value leaves a gap."""
     rows = 0 if len(curves) == 1 else -(-len(curves) // (4 if sheet.wide else 2))
     axes = sheet.axes(height_px + rows * _LEGEND_PX)
     marks = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -112,8 +112,12 @@ def lines(
     return axes
 
 
-def scale_x(axes: Any, x: Sequence[float], ticks: Sequence[str], wide: bool) -> None:
+def scale_x(axes: Any, x: Sequence[float], ticks: Sequence[str] | None, wide: bool) -> None:
     """Ticks at the values given, logarithmic where they span much; as many labels as there is room for."""
+    if ticks is None:
+        axes.locator_params(axis="x", nbins=8 if wide else 4)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}" if abs(value) < 1e6 else f"{value:.3g}")
+        return
     if min(x) > 0 and max(x) / min(x) >= 4:
         axes.set_xscale("log")
     axes.minorticks_off()
@@ -121,6 +125,16 @@ def scale_x(axes: Any, x: Sequence[float], ticks: Sequence[str], wide: bool) -> 
     step = -(-len(ticks) // room)
     places = list(range(0, len(ticks), step))
     axes.set_xticks([x[i] for i in places], [ticks[i] for i in places])
+
+
+def upright(axes: Any, marks: Sequence[tuple[float, str]]) -> None:
+    """Upright lines at some values, each with a word beside it."""
+    for at, (value, text) in enumerate(marks):
+        axes.axvline(value, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
+        place = (value, 0.04 + 0.08 * (at % 3))
+        axes.annotate(
+            text, place, (4, 0), xycoords=("data", "axes fraction"), textcoords="offset points", color=INK
+        )  # fmt: skip
 
 
 def heat(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,19 +45,25 @@ class Wanted:
             require(FIGURES, "matplotlib")
             prepare_folder(self.figures, FIGURES)
 
-    def write(self, page: Page) -> list[Path]:
-        """Write the page and its figures, each file whole or not at all. Raises InputError where one cannot be."""
+    def write(self, make: Callable[[], Page]) -> list[str]:
+        """Make the page where it is wanted, write it and its figures, each file whole or not at all, and say where.
+
+        Raises InputError where one cannot be written.
+        """
+        if not self:
+            return []
         from .render import html
         from .sheet import files
 
-        written: list[Path] = []
+        page, said = make(), []
         if self.figures is not None:
             drawn = {name: content for chart in page.charts() for name, content in files(chart).items()}
-            written += write_files(self.figures, drawn, FIGURES)
+            write_files(self.figures, drawn, FIGURES)
+            said.append(f"Figures: {len(page.charts())} as PNG, SVG and CSV in {self.figures}")
         if self.report is not None:
             write_file(self.report, html(page), REPORT)
-            written.append(self.report)
-        return written
+            said.append(f"Report: {self.report}")
+        return said
 
 
 def require(option: str, *libraries: str) -> None:
@@ -67,7 +74,15 @@ def require(option: str, *libraries: str) -> None:
 
 
 def report_options(command: _F) -> _F:
-    """Adds ``--report`` and ``--figures``."""
+    """Adds ``--report`` and ``--figures``, handed on together as ``wanted`` and checked before the command runs."""
+
+    @wraps(command)
+    def checked(*args: Any, report: Path | None, figures: Path | None, **kwargs: Any) -> Any:
+        wanted = Wanted(report, figures)
+        wanted.prepare()
+        return command(*args, wanted=wanted, **kwargs)
+
+    made: Any = checked
     for decorate in (
         click.option(
             FIGURES,
@@ -82,16 +97,5 @@ def report_options(command: _F) -> _F:
             help="Write the answer as one HTML page with figures, for any browser, offline.",
         ),
     ):
-        command = decorate(command)
-    return command
-
-
-def told(written: list[Path], wanted: Wanted) -> list[str]:
-    """What was written, a line each: the page, and the folder of figures with their number."""
-    lines = []
-    if wanted.figures is not None:
-        count = sum(path.suffix == ".csv" for path in written)
-        lines.append(f"Figures: {count} as PNG, SVG and CSV in {wanted.figures}")
-    if wanted.report is not None:
-        lines.append(f"Report: {wanted.report}")
-    return lines
+        made = decorate(made)
+    return made  # type: ignore[no-any-return]

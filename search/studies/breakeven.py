@@ -95,16 +95,25 @@ class Searcher:
         return make_file({**self.base, "vary": {self.path: [1]}})
 
 
-def changes(base: Base, path: str, low: float, high: float, *, progress: Progress | None = None) -> tuple[Change, ...]:
+def changes(
+    base: Base,
+    path: str,
+    low: float,
+    high: float,
+    *,
+    progress: Progress | None = None,
+    looked: dict[float, Row] | None = None,
+) -> tuple[Change, ...]:
     """Every change of the best layout for ``path`` between two values, in order.
 
     The range is scanned and each change narrowed down: where two layouts cross by ``scipy.optimize.brentq`` on the
     difference of their steps, elsewhere (memory) by halving. Two changes closer together than the scan's points may
     be missed. Memory is walked downwards instead: the best layout stays the best down to the memory that it needs, so
-    no search is made in between. Raises InputError for a path that takes no such numbers.
+    no search is made in between. ``looked`` is filled with the row of every value that was looked at. Raises
+    InputError for a path that takes no such numbers.
     """
     _check(path, low, high)
-    searcher = Searcher(base, path, progress=progress)
+    searcher = Searcher(base, path, {} if looked is None else looked, progress)
     if path == _MEMORY:
         return tuple(_downwards(searcher, low, high))
     ratio = (high / low) ** (1.0 / (_SCAN - 1))
@@ -185,14 +194,24 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float | None:
     return root
 
 
-def even(base: Base, other: Base, path: str, low: float, high: float, metric: str = "step_time_s") -> float | None:
+def even(
+    base: Base,
+    other: Base,
+    path: str,
+    low: float,
+    high: float,
+    metric: str = "step_time_s",
+    *,
+    looked: dict[float, Row] | None = None,
+) -> float | None:
     """The value of ``path`` at which the best of ``base`` equals the best of ``other`` in a column of the rows.
 
     ``scipy.optimize.brentq`` on the logarithm of their ratio, each evaluation a whole search. None where one of them
-    is better over the whole range. Raises InputError where either has no answer or the column is no number.
+    is better over the whole range. ``looked`` is filled with the row of every value that was searched. Raises
+    InputError where either has no answer or the column is no number.
     """
     _check(path, low, high)
-    searcher = Searcher(base, path)
+    searcher = Searcher(base, path, {} if looked is None else looked)
     fixed = make_file({**other, "vary": {"gpus": [1]}})
     target = _number(solve(make_point(0, {}, inputs(fixed, {}))), metric)
 

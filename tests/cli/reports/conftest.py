@@ -59,3 +59,24 @@ def study_html(study):
     from shardwise.cli.reports.study_page import study_page
 
     return html(study_page(study))
+
+
+JOB = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 8, "global_batch": 64, "seq_len": 2048}
+"""What the questions start from."""
+
+
+@pytest.fixture(scope="session")
+def scaling():
+    """A job on one, two and four nodes."""
+    from shardwise.search.studies.whatif import scale
+
+    return scale(JOB, [8, 16, 32], bound=0.9)
+
+
+@pytest.fixture(scope="session")
+def question_html(scaling):
+    """The page of a question."""
+    from shardwise.cli.reports.question_page import scaling_page
+    from shardwise.cli.reports.render import html
+
+    return html(scaling_page(JOB, scaling))

@@ -15,7 +15,7 @@ FLAGS = (
 
 SIZES = pytest.mark.parametrize("width", [1280, 390])
 SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
-PAGES = pytest.mark.parametrize("name", ["plan", "study"])
+PAGES = pytest.mark.parametrize("name", ["plan", "study", "question"])
 
 OUTSIDE = """
 const found = [];
@@ -73,10 +73,10 @@ def driver(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def addresses(plan_html, study_html, tmp_path_factory):
+def addresses(plan_html, study_html, question_html, tmp_path_factory):
     """The pages as files."""
     folder = tmp_path_factory.mktemp("pages")
-    texts = {"plan": plan_html, "study": study_html}
+    texts = {"plan": plan_html, "study": study_html, "question": question_html}
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: (folder / f"{name}.html").as_uri() for name in texts}
