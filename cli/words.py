@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwise.costmodel.strategy import RANK_ORDERS
-
 from .units import plural
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ def layout(strategy: Strategy, moe: bool = False) -> str:
     words.append(_sharding(strategy))
     words.append(f"micro-batch {strategy.micro_batch_size} × {strategy.num_microbatches}")
     words.append(recompute(strategy))
-    if strategy.rank_order != RANK_ORDERS[0]:
+    if _reordered(strategy):
         words.append(f"ranks {strategy.rank_order}")
     if strategy.offload_activations:
         words.append("activations on the host")
@@ -48,7 +46,7 @@ def short_layout(strategy: Strategy, moe: bool = False) -> str:
     expert = f" EP{strategy.ep}" + (f" ETP{strategy.etp}" if strategy.etp > 1 else "") if moe or strategy.ep > 1 else ""
     context = f" CP{strategy.cp}" if strategy.cp > 1 else ""
     host = f" {strategy.offload_optimizer:.0%} offload" if strategy.offload_optimizer else ""
-    order = f" {strategy.rank_order}" if strategy.rank_order != RANK_ORDERS[0] else ""
+    order = f" {strategy.rank_order}" if _reordered(strategy) else ""
     return (
         f"TP{strategy.tp}{'+SP' if strategy.sp else ''}{context} PP{strategy.pp}{virtual} DP{strategy.dp}{expert} "
         f"{_sharding(strategy)} mbs {strategy.micro_batch_size} {recompute(strategy)}{host}{order}"
@@ -101,3 +99,10 @@ def _pipeline(strategy: Strategy) -> str:
 def _sharding(strategy: Strategy) -> str:
     name = "FSDP (ZeRO-3)" if strategy.zero == 3 else f"ZeRO-{strategy.zero}" if strategy.zero else "no ZeRO"
     return f"{name} in groups of {strategy.zero_group}" if strategy.zero_group else name
+
+
+def _reordered(strategy: Strategy) -> bool:
+    """Whether ranks stand in another order than the usual one."""
+    from shardwise.costmodel.strategy import RANK_ORDERS  # brings numpy, which a command loads when it runs
+
+    return strategy.rank_order != RANK_ORDERS[0]

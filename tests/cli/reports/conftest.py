@@ -4,9 +4,6 @@ import pytest
 
 import shardwise
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
 STUDY = {
     "name": "One network & <another>",
     "model": "llama-3.2-1b",
