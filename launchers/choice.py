@@ -18,14 +18,17 @@ from .base import Launcher, get_launcher
 PREFERENCE = (
     "megatron",
     "megatron-deepspeed",
+    "torchtitan",
     "accelerate",
     "nanotron",
-    "torchtitan",
     "deepspeed",
     # Runs what megatron runs, so it is taken where its runtime is asked for.
     "megatron-bridge",
 )
-"""Launchers that write files, in the order in which they are tried."""
+"""Launchers that write files, in the order in which they are tried, and ties are broken.
+
+First those whose runtime profile published runs stand behind, the widest first; then those that start without code of
+the person's own (accelerate's train.py, nanotron's run_train.py); DeepSpeed needs a training script."""
 
 NO_FILES = "launcher generic, which writes no files: "
 """How the reason for a plan without launch files begins."""

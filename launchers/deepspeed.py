@@ -7,6 +7,7 @@ from shardwise.costmodel.strategy import RANK_ORDERS
 from .base import Launcher
 from .capability import FULL_CAPABILITIES, Values
 from .deepspeed_files import write_files
+from .deepspeed_pipeline import partition_splits
 from .deepspeed_read import is_deepspeed, parse_files
 from .deepspeed_rules import check_model, deepspeed_rules
 from .deepspeed_tables import DIMENSION_OPTIONS
@@ -16,10 +17,10 @@ _CAPABILITIES: dict[str, Values] = {
     "sp": (False,),
     # Ulysses; the kind that a layout of cp = 1 names has no effect.
     "cp_comm": ("p2p", "a2a"),
-    # A pipeline is code of the training script, not a setting; experts stay whole.
-    "pp": (1,),
+    # A pipeline is a PipelineModule of the training script, one chunk per rank, one forward one backward.
     "vpp": (1,),
     "schedule": ("1f1b",),
+    # Experts stay whole.
     "ep": (1,),
     "etp": (1,),
     "ep_overlap": (False,),
@@ -34,7 +35,7 @@ _CAPABILITIES: dict[str, Values] = {
 
 LAUNCHER = Launcher(
     name="deepspeed",
-    title="DeepSpeed 0.19 (ZeRO, Ulysses, AutoTP) under Hugging Face transformers",
+    title="DeepSpeed 0.19 (ZeRO, Ulysses, AutoTP) under Hugging Face transformers, or its PipelineModule",
     default_runtime="deepspeed-zero",
     capabilities=_CAPABILITIES,
     own_rules=deepspeed_rules(),
@@ -43,4 +44,5 @@ LAUNCHER = Launcher(
     options=DIMENSION_OPTIONS,
     parser=parse_files,
     claim=is_deepspeed,
+    own_splits=partition_splits,
 )

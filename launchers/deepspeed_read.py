@@ -14,12 +14,14 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .canonical import canonical
 from .deepspeed_json import flat_settings
-from .deepspeed_tables import READ, SCRIPT_OPTIONS, TOP_KEYS, UNMODELLED, ZERO_KEYS
+from .deepspeed_pipeline import is_pipeline_settings, stages_of
+from .deepspeed_tables import PIPELINE_KEYS, READ, SCRIPT_OPTIONS, TOP_KEYS, UNMODELLED, ZERO_KEYS
 from .flag_reader import FlagReader, trimmed
 from .parsed import Files, Given, Option, Parsed, needed
 from .world import world_size
 
 _MARKS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+_INNER = {"zero_optimization": ZERO_KEYS, "pipeline": PIPELINE_KEYS}
 _SEQUENCES = ("block-size", "max-seq-length", "model-max-length")
 
 
@@ -35,6 +37,8 @@ def parse_files(files: Files, given: Given) -> Parsed:
     if not tables:
         raise InputError(f"{', '.join(files)}: no JSON settings of DeepSpeed among them")
     scripts = {f: t for f, t in files.items() if f not in tables and not f.startswith("hostfile")}
+    stages = [stages_of(f, t) for f, t in scripts.items() if is_pipeline_settings(f, t)]
+    scripts = {f: t for f, t in scripts.items() if not is_pipeline_settings(f, t)}
     scripts = {f: t for f, t in scripts.items() if f != "sbatch.sh" or len(scripts) == 1}
     flags = FlagReader(
         (f, trimmed(flag, SCRIPT_OPTIONS))
@@ -42,7 +46,7 @@ def parse_files(files: Files, given: Given) -> Parsed:
         for flag in read_flags(t, f, lambda name: name in SCRIPT_OPTIONS, given.variables)[0]
     )
     source, merged = next(iter(tables)), {k: v for table in tables.values() for k, v in table.items()}
-    return _job(_Settings(source, merged), flags, tables, files, given)
+    return _job(_Settings(source, merged), flags, tables, files, given, stages[0] if stages else None)
 
 
 class _Settings:
@@ -82,11 +86,19 @@ class _Settings:
 
 
 def _job(
-    settings: _Settings, flags: FlagReader, tables: Mapping[str, dict[str, Any]], files: Files, given: Given
+    settings: _Settings,
+    flags: FlagReader,
+    tables: Mapping[str, dict[str, Any]],
+    files: Files,
+    given: Given,
+    stages: tuple[int, ...] | None,
 ) -> Parsed:
     source, model = settings.file, given.model
     gpus = needed(world_size(files, flags, given), "how many GPUs the job has", "--gpus", source)
-    strategy, batch = _strategy(settings, flags, gpus, given)
+    if stages is None and settings.has("pipeline"):
+        flags.notes.append("the stages of a pipeline stand in the training script: without pipeline_settings.py one "
+                           "stage is taken")  # fmt: skip
+    strategy, batch = _strategy(settings, flags, gpus, given, stages or (0,))
     stated = next((n for n in map(flags.integer, _SEQUENCES) if n), None)
     sequence = needed(given.sequence_length or stated, "the sequence length", "--seq-len", source)
     dtype = "bf16" if settings.on("bf16.enabled") else "fp16" if settings.on("fp16.enabled") else "fp32"
@@ -100,7 +112,7 @@ def _job(
             lists[kind] += found
     return Parsed(
         launcher="deepspeed",
-        strategy=canonical(strategy, model.num_layers if model else 1),
+        strategy=canonical(strategy, model.num_layers if model else max(1, sum(stages or ()))),
         workload=Workload(batch, sequence, dtype, "adam", train_mtp=False),
         model=model,
         model_note="DeepSpeed's settings do not say it" if model is None else "",
@@ -111,12 +123,15 @@ def _job(
     )
 
 
-def _strategy(settings: _Settings, flags: FlagReader, gpus: int, given: Given) -> tuple[Strategy, int]:
+def _strategy(
+    settings: _Settings, flags: FlagReader, gpus: int, given: Given, stages: tuple[int, ...]
+) -> tuple[Strategy, int]:
+    pp = len(stages)
     tp, cp = settings.number("tensor_parallel.autotp_size") or 1, settings.number("sequence_parallel_size") or 1
-    if gpus % (tp * cp):
-        raise InputError(f"{settings.file}: tensor_parallel.autotp_size·sequence_parallel_size = {tp}·{cp}: expected a "
-                         f"divisor of the {gpus} GPUs, or give --gpus")  # fmt: skip
-    dp = gpus // (tp * cp)
+    if gpus % (tp * cp * pp):
+        raise InputError(f"{settings.file}: tensor_parallel.autotp_size·sequence_parallel_size = {tp}·{cp}, with {pp} "
+                         f"stages: expected a divisor of the {gpus} GPUs, or give --gpus")  # fmt: skip
+    dp = gpus // (tp * cp * pp)
     micro = settings.number("train_micro_batch_size_per_gpu") or flags.integer("per-device-train-batch-size")
     steps = settings.number("gradient_accumulation_steps") or flags.integer("gradient-accumulation-steps")
     batch = given.global_batch_size or settings.number("train_batch_size")
@@ -127,14 +142,19 @@ def _strategy(settings: _Settings, flags: FlagReader, gpus: int, given: Given) -
     if stage > 3:
         raise settings.fail("zero_optimization.stage", "0, 1, 2 or 3")
     word = flags.word("gradient-checkpointing", "False")
+    again = settings.number("pipeline.activation_checkpoint_interval", minimum=0) or 0
+    if again > 1:
+        flags.notes.append(f"pipeline.activation_checkpoint_interval = {again} is priced as 1, a checkpoint a layer")
+    full = again > 0 if pp > 1 else word.lower() in ("true", "1", "")
     device = (settings.get("zero_optimization.offload_optimizer") or {}).get("device", "none")
     if device == "nvme":
         flags.notes.append("optimizer states on NVMe are priced as in host memory")
     return Strategy(
-        tp=tp, cp=cp, cp_comm="a2a" if cp > 1 else "p2p", ulysses=cp, dp=dp, zero=stage, micro_batch_size=micro,
-        num_microbatches=steps, recompute="full" if word.lower() in ("true", "1", "") else "none",
+        tp=tp, cp=cp, cp_comm="a2a" if cp > 1 else "p2p", ulysses=cp, pp=pp, dp=dp, zero=stage,
+        micro_batch_size=micro, num_microbatches=steps, recompute="full" if full else "none",
         offload_optimizer=0.0 if device == "none" else 1.0,
         dp_overlap=settings.on("zero_optimization.overlap_comm", default=stage == 3),
+        layers_per_stage=stages if pp > 1 else None,
     ), batch  # fmt: skip
 
 
@@ -166,8 +186,8 @@ def _sorted(file: str, table: Mapping[str, Any]) -> dict[str, tuple[Option, ...]
         note = UNMODELLED.get(key, UNMODELLED.get(top, ""))
         if top not in TOP_KEYS:
             kind, note = "unknown", _near(top, TOP_KEYS)
-        elif top == "zero_optimization" and inner not in ZERO_KEYS:
-            kind, note = "unknown", _near(inner, ZERO_KEYS)
+        elif inner and top in _INNER and inner not in _INNER[top]:
+            kind, note = "unknown", _near(inner, _INNER[top])
         else:
             kind = "read" if key in READ else "unmodelled" if note else "neutral"
         lists[kind].append(Option(key, json.dumps(value), file, 0, note if kind in ("unknown", "unmodelled") else ""))

@@ -45,6 +45,22 @@ def deepspeed_rules() -> tuple[Rule, ...]:
         # autotp: divides the linear layers of known blocks, experts not among them.
         Rule("autotp-experts", "AutoTP does not divide experts: {model} needs tp = 1, not {tp}",
              lambda p, s: (s.tp == 1) | np.bool_(not model_facts(p).is_moe)),
+        # pipe/engine: the gradients of a stage live until the last micro-batch.
+        Rule("pipeline-zero", "DeepSpeed's pipelines need zero 0 or 1: pp = {pp} with zero = {zero}",
+             lambda p, s: (s.pp == 1) | (s.zero <= 1)),
+        # engine: its optimizer for bf16 pipelines divides its states even without ZeRO.
+        Rule("pipeline-bf16-zero", "DeepSpeed divides the optimizer states of a bf16 pipeline over dp: with pp = {pp} "
+             "use zero = 1, not {zero}",
+             lambda p, s: (s.pp == 1) | (s.zero != 0) | np.bool_(p.workload.dtype != "bf16")),
+        # engine: it turns the overlap off; all gradients are reduced after the last micro-batch.
+        Rule("pipeline-dp-overlap", "DeepSpeed's pipelines reduce gradients after the last micro-batch: with pp = {pp} "
+             "dp_overlap must be off, not {dp_overlap}", lambda p, s: (s.pp == 1) | ~s.dp_overlap),
+        # initialize: the mesh is the pipeline's own; AutoTP and Ulysses bring another.
+        Rule("pipeline-alone", "a PipelineModule knows neither AutoTP nor Ulysses: pp = {pp} needs tp = 1 and cp = 1, "
+             "not tp = {tp} and cp = {cp}", lambda p, s: (s.pp == 1) | ((s.tp == 1) & (s.cp == 1))),
+        # run: not known to work, so not written.
+        Rule("pipeline-offload", "this launcher writes no offload for a pipeline: offload_optimizer = "
+             "{offload_optimizer} needs pp = 1, not {pp}", lambda p, s: (s.pp == 1) | (s.offload_optimizer == 0.0)),
         # config accepts it; without ZeRO no optimizer state is anywhere but on the device.
         Rule("offload-needs-zero", "offload_optimizer needs zero 1 to 3, not {zero}",
              lambda p, s: (s.offload_optimizer == 0.0) | (s.zero > 0)),

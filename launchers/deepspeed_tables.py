@@ -11,6 +11,8 @@ DIMENSION_OPTIONS: Final[Mapping[str, str]] = {
     "cp_comm": "sequence_parallel_size",
     "ulysses": "sequence_parallel_size",
     "dp": "WORLD_SIZE / (autotp_size·sequence_parallel_size)",
+    "pp": "NUM_STAGES of pipeline_settings.py",
+    "layers_per_stage": "PARTITION_METHOD of pipeline_settings.py",
     "zero": "zero_optimization.stage",
     "micro_batch_size": "train_micro_batch_size_per_gpu",
     "num_microbatches": "gradient_accumulation_steps",
@@ -55,11 +57,18 @@ ZERO_KEYS: Final = frozenset(
 )
 """Keys of ``zero_optimization``, where DeepSpeed refuses any other."""
 
+PIPELINE_KEYS: Final = frozenset(
+    """
+    stages partition seed_layers activation_checkpoint_interval pipe_partitioned grad_partitioned use_reentrant
+    """.split()  # noqa: SIM905
+)
+"""Keys of ``pipeline``, where DeepSpeed takes any other in silence."""
+
 READ: Final = frozenset(
     """
     train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization.stage
     zero_optimization.overlap_comm zero_optimization.offload_optimizer tensor_parallel.autotp_size
-    sequence_parallel_size bf16.enabled fp16.enabled optimizer.type
+    pipeline.activation_checkpoint_interval sequence_parallel_size bf16.enabled fp16.enabled optimizer.type
     """.split()  # noqa: SIM905
 )
 
@@ -85,7 +94,8 @@ UNMODELLED: Final[Mapping[str, str]] = {
     "data_efficiency": "every step has the whole batch and sequence",
     "communication_data_type": "gradients travel as the runtime profile says",
     "torch_autocast": "the precision is that of bf16 or fp16",
-    "pipeline": "the pipeline's stages are in the training script and are not read",
+    "pipeline.pipe_partitioned": "activations travel between stages whole",
+    "pipeline.grad_partitioned": "gradients travel between stages whole",
     "amp": "the precision is that of bf16 or fp16",
 }
 """Settings that change time or memory in a way that the cost model does not count, with what it takes instead."""

@@ -44,7 +44,8 @@ def test_a_model_that_only_transformers_builds_goes_to_accelerate() -> None:
     assert names(choice) == ("accelerate", "accelerate-fsdp2")
     assert choice.reason == (
         "launcher accelerate: megatron cannot express soft-capped logits and four norms a layer, "
-        "megatron-deepspeed cannot express 8 key-value heads for 16 query heads"
+        "megatron-deepspeed cannot express 8 key-value heads for 16 query heads, "
+        "torchtitan cannot express sizes that it ships no configuration for"
     )
 
 

@@ -14,6 +14,13 @@ _8B = {**_RUN, "name": "llama-3.1-8b", "gpus": 16, "batch": 128}
 _70B = {**_RUN, "name": "llama-3.1-70b", "gpus": 64, "batch": 128, "cluster": "dgx-a100"}
 _ULYSSES = {"cp": 8, "cp_comm": "a2a", "ulysses": 8}
 
+
+def _piped(**settings: Any) -> Strategy:
+    base = {"pp": 2, "dp": 8, "num_microbatches": 16, "dp_overlap": False}
+    more = {"num_microbatches": 128 // int(settings["dp"])} if "dp" in settings else {}
+    return Strategy(**{**base, **more, **settings})
+
+
 SAMPLE = Sample(
     problems=(
         _8B,
@@ -32,6 +39,10 @@ SAMPLE = Sample(
         (_8B, {"zero": 3, **_ULYSSES}),
         (_70B, {"zero": 1, "tp": 8}),
         (_70B, {"zero": 3, "recompute": "full"}),
+        (_8B, {"pp": 4, "dp_overlap": False}),
+        (_8B, {"pp": 8, "dp_overlap": False, "layers_per_stage": (2, 5, 5, 5, 5, 4, 4, 2), "recompute": "full"}),
+        (_70B, {"pp": 8, "dp_overlap": False, "layers_per_stage": (10, 11, 11, 10, 10, 10, 10, 8)}),
+        ({**_8B, "dtype": "fp16"}, {"pp": 2, "zero": 0, "dp_overlap": False, "micro_batch_size": 4}),
     ),
     refused=(
         (_8B, Strategy(dp=8, zero=3, num_microbatches=16), "world-size"),
@@ -51,7 +62,18 @@ SAMPLE = Sample(
          "autotp-experts"),
         ({**_RUN, "name": MIXTRAL, "gpus": 64, "batch": 128}, Strategy(ep=8, dp=64, num_microbatches=2),
          "deepspeed-ep"),
-        (_8B, Strategy(pp=2, dp=8, num_microbatches=16), "deepspeed-pp"),
+        (_8B, Strategy(pp=2, dp=8, num_microbatches=16), "pipeline-dp-overlap"),
+        (_8B, _piped(zero=2), "pipeline-zero"),
+        (_8B, _piped(zero=3), "pipeline-zero"),
+        (_8B, _piped(zero=0), "pipeline-bf16-zero"),
+        (_8B, _piped(dp=4, tp=2), "pipeline-alone"),
+        (_8B, _piped(dp=4, cp=2, cp_comm="a2a", ulysses=2), "pipeline-alone"),
+        (_8B, _piped(offload_optimizer=1.0), "pipeline-offload"),
+        (_8B, _piped(layers_per_stage=(18, 14)), "deepspeed-stages"),
+        (_8B, _piped(vpp=2, schedule="interleaved"), "deepspeed-vpp"),
+        (_8B, _piped(schedule="gpipe"), "deepspeed-schedule"),
+        (_8B, _piped(num_microbatches=15), "global-batch"),
+        ({**_8B, "name": "gemma-2-9b"}, _piped(pp=4, dp=4, num_microbatches=32), "deepspeed-stages"),
         (_8B, Strategy(tp=2, sp=True, dp=8, num_microbatches=16), "deepspeed-sp"),
         (_8B, Strategy(tp=2, tp_overlap=True, dp=8, num_microbatches=16), "deepspeed-tp-overlap"),
         (_8B, Strategy(dp=16, zero=3, zero_group=8, num_microbatches=8), "deepspeed-zero-group"),

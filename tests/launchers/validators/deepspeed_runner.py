@@ -3,16 +3,23 @@
 Usage: ``python deepspeed_runner.py CASES.json ANSWERS.json``. A case is ``{"config": {...}, "dp": N}``; ``dp`` stands
 for the mesh that AutoTP or Ulysses makes. An answer has ``accepted``, ``error`` and what DeepSpeed derived; with
 ``"keys": true`` the keys of ``zero_optimization`` instead.
+
+With ``"pipeline"`` (the text of ``pipeline_settings.py``) and ``"entries"`` (class and parameters of each layer) a real
+``PipelineModule`` is built: the answer has its stages and its groups of ranks too. With ``"weights"`` and ``"parts"``
+DeepSpeed's own arithmetic of partitions is asked instead.
 """
 
 import json
+import os
 import pathlib
 import sys
 
 import deepspeed
 import deepspeed.comm.torch
 import torch.distributed
+from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.runtime.utils import partition_balanced, partition_uniform
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -27,16 +34,52 @@ class Mesh:
         return self.dp
 
 
+class Entry(torch.nn.Module):
+    """A layer that has parameters by number, not by bytes."""
+
+    def __init__(self, numel):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1).expand(numel))
+
+
+def pipeline(case):
+    """The PipelineModule of a case, of a rank on its last stage, and what it says of itself."""
+    world = case["world"]
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("fake", rank=world - 1, world_size=world, store=FakeStore())
+    deepspeed.comm.get_world_size = lambda group=None: torch.distributed.get_world_size(group)
+    os.environ |= {"WORLD_SIZE": str(world), "RANK": str(world - 1), "LOCAL_RANK": "0"}
+    names = {}
+    exec(compile(case["pipeline"], "pipeline_settings.py", "exec"), names)
+    layers = [LayerSpec(type(name, (Entry,), {}), numel) for name, numel in case["entries"]]
+    module = PipelineModule(layers, loss_fn=None, **names["pipeline_arguments"]())
+    names["check"](module)
+    topology = module.topology()
+    found = {
+        "parts": [int(part) for part in module.parts],
+        "stage": module.stage_id,
+        "groups": {"dp": topology.get_axis_comm_lists("data"), "pp": topology.get_axis_comm_lists("pipe")},
+        "checkpointed": module._is_checkpointable([module.forward_funcs[0]]),
+    }
+    return module, found
+
+
 def answer(case):
     """What DeepSpeed makes of one case."""
+    if "weights" in case:
+        cuts = partition_balanced(case["weights"], case["parts"])
+        return {"balanced": [int(c) for c in cuts], "uniform": partition_uniform(len(case["weights"]), case["parts"])}
+    module, more = pipeline(case) if "pipeline" in case else (None, {})
     if case.get("keys"):
         fields = DeepSpeedZeroConfig.model_fields
         return {"keys": sorted({*fields, *(field.alias for field in fields.values() if field.alias)})}
     sp = case["config"].get("sequence_parallel_size", 1)
     tp = case["config"].get("tensor_parallel", {}).get("autotp_size", 1)
     # Ulysses' share of the ranks is DeepSpeed's own arithmetic; the mesh of AutoTP exists once a model does.
-    deepspeed.comm.get_world_size = lambda group=None: case["dp"] * sp
-    config = DeepSpeedConfig(case["config"], mpu=Mesh(case["dp"]) if tp > 1 else None)
+    if module is None:
+        deepspeed.comm.get_world_size = lambda group=None: case["dp"] * sp
+    mesh = module.mpu() if module else Mesh(case["dp"]) if tp > 1 else None
+    config = DeepSpeedConfig(case["config"], mpu=mesh)
     zero = config.zero_config
     return {
         "batch": config.train_batch_size,
@@ -51,6 +94,9 @@ def answer(case):
         "fp16": config.float16_config.enabled,
         "tp": config.tensor_parallel_config.autotp_size,
         "dp": config.world_size,
+        "interval": config.pipeline["activation_checkpoint_interval"],
+        "optimizer": config.optimizer_name,
+        **more,
     }
 
 
