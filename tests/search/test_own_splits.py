@@ -112,3 +112,31 @@ def test_a_layout_is_brought_to_the_launchers_split() -> None:
         s = Strategy(pp=pp, dp=16 // pp, num_microbatches=4 * pp)
         near = nearest_legal(p, nanotron, s)
         assert near is not None and not nanotron.violations(p, near)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "memory_gib", "split"),
+    [
+        ("llama-3.1-8b", 16, 12.0, None),
+        ("llama-3.1-8b", 16, 16.0, (2, 5, 5, 5, 5, 4, 4, 2)),
+        ("llama-3.1-8b", 16, 20.0, (7, 9, 9, 7)),
+        ("llama-3.1-8b", 16, 30.0, (8, 9, 9, 6)),
+        ("gemma-2-9b", 8, 40.0, (8, 13, 13, 8)),
+    ],
+)
+def test_deepspeeds_partition_methods_are_weighed_against_each_other(model, gpus, memory_gib, split) -> None:
+    """By memory and step the best is a split by parameters here and a uniform one there: as enumeration has it."""
+    who = launcher("deepspeed")
+    p = problem(ModelSpec.from_preset(model), gpus, 4 * gpus, 2048, memory_gib, "dgx-h100", "deepspeed-zero")
+    fixed = {"tp": 1, "cp": 1, "zero": 1, "micro_batch_size": MICRO_BATCH, "offload_optimizer": 0.0}
+    steps = {}
+    for pp, mode, hidden in itertools.product(divisors(gpus), ("none", "full"), (False, True)):
+        s = Strategy(pp=pp, dp=gpus // pp, num_microbatches=4 * pp, recompute=mode, dp_overlap=hidden)
+        for one in splits_of(who, p, s) or (() if pp > 1 else (s,)):
+            if not who.violations(p, one) and (answer := estimate(p, one)).fits:
+                steps[one] = answer.step_time_s
+    found = search(Space(p, who, Constraints.of(pins=fixed)))
+    assert (found.best is None) == (not steps) == (split is None)
+    if found.best is not None:
+        assert found.step_s == pytest.approx(min(steps.values()), rel=1e-9)
+        assert found.best.layers_per_stage == split and not who.violations(p, found.best)

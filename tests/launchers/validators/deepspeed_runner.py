@@ -4,9 +4,10 @@ Usage: ``python deepspeed_runner.py CASES.json ANSWERS.json``. A case is ``{"con
 for the mesh that AutoTP or Ulysses makes. An answer has ``accepted``, ``error`` and what DeepSpeed derived; with
 ``"keys": true`` the keys of ``zero_optimization`` instead.
 
-With ``"pipeline"`` (the text of ``pipeline_settings.py``) and ``"entries"`` (class and parameters of each layer) a real
-``PipelineModule`` is built: the answer has its stages and its groups of ranks too. With ``"weights"`` and ``"parts"``
-DeepSpeed's own arithmetic of partitions is asked instead.
+With ``"engine"`` (settings) a real pipeline engine is made of them. With ``"pipeline"`` (the text of
+``pipeline_settings.py``) and ``"entries"`` (class and parameters of each layer) a real ``PipelineModule`` is built: the
+answer has its stages and its groups of ranks too. With ``"weights"`` and ``"parts"`` DeepSpeed's own arithmetic of
+partitions is asked instead.
 """
 
 import json
@@ -64,8 +65,30 @@ def pipeline(case):
     return module, found
 
 
+def engine(case):
+    """A real engine around four small layers in two stages, of the first of four ranks."""
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    deepspeed.comm.get_world_size = lambda group=None: torch.distributed.get_world_size(group)
+    os.environ |= {"WORLD_SIZE": "4", "RANK": "0", "LOCAL_RANK": "0"}
+    module = PipelineModule([LayerSpec(torch.nn.Linear, 8, 8) for _ in range(4)], loss_fn=None, num_stages=2)
+    config = json.loads(json.dumps(case["engine"]))
+    # Its own Adam is a kernel that would be compiled.
+    config["optimizer"]["params"]["torch_adam"] = True
+    made, optimizer, *_ = deepspeed.initialize(model=module, config=config)
+    return {
+        "engine": type(made).__name__,
+        "optimizer": type(optimizer).__name__,
+        "overlap": getattr(optimizer, "overlap_comm", False),
+        "divided": hasattr(optimizer, "partition_count"),
+        "interval": made.module.activation_checkpoint_interval,
+    }
+
+
 def answer(case):
     """What DeepSpeed makes of one case."""
+    if "engine" in case:
+        return engine(case)
     if "weights" in case:
         cuts = partition_balanced(case["weights"], case["parts"])
         return {"balanced": [int(c) for c in cuts], "uniform": partition_uniform(len(case["weights"]), case["parts"])}

@@ -6,11 +6,11 @@ one).
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def test_a_pipeline_module_has_the_stages_and_ranks_of_the_plan(tmp_path: Path) 
         assert found["accepted"], (p.model.name, s, found["error"])
         # The embedding stands first, the norm and the head after the layers.
         inside = [min(max(part - 1, 0), p.model.num_layers) for part in found["parts"]]
-        assert tuple(b - a for a, b in pairwise(inside)) == s.layers_per_stage
+        assert tuple(b - a for a, b in itertools.pairwise(inside)) == s.layers_per_stage
         assert found["parts"][1] >= 1 and found["parts"][-2] <= found["parts"][-1] - 2
         assert found["stage"] == s.pp - 1
         ours = rank_groups(s, DEEPSPEED.rank_order)
@@ -144,6 +144,25 @@ def test_a_module_that_is_not_the_plans_is_refused_by_what_we_write(tmp_path: Pa
     assert found[0]["accepted"], found[0]["error"]
     assert [(name, a["accepted"]) for name, a in zip(bad, found[1:], strict=True)] == [(name, False) for name in bad]
     assert all("ValueError" in a["error"] for a in found[1:])
+
+
+def test_the_engine_of_a_pipeline_does_what_our_rules_say(tmp_path: Path) -> None:
+    """ZeRO 2 and 3 are refused; a bf16 optimizer is divided without ZeRO too; gradients never overlap."""
+    jobs = []
+    for dtype, zero, overlap in itertools.product(("bf16", "fp32"), (0, 1, 2, 3), (False, True)):
+        p = problem("llama-3.1-8b", gpus=4, batch=8, runtime="deepspeed-zero", dtype=dtype)
+        jobs.append((p, fitted(p, pp=2, zero=zero, dp_overlap=overlap, recompute="full")))
+    cases = [{"engine": deepspeed_config(p, s)} for p, s in jobs]
+    for (p, s), found in zip(jobs, ask_deepspeed(cases, tmp_path), strict=True):
+        rules = {v.rule for v in DEEPSPEED.violations(p, s)}
+        assert found["accepted"] == ("pipeline-zero" not in rules), (s, found["error"])
+        assert ("pipeline-dp-overlap" in rules) == s.dp_overlap
+        if not found["accepted"]:
+            assert "incompatible with pipeline parallelism" in found["error"]
+            continue
+        assert found["engine"] == "PipelineEngine" and not found["overlap"] and found["interval"] == 1
+        assert found["divided"] == (s.zero == 1 or p.workload.dtype == "bf16")
+        assert ("pipeline-bf16-zero" in rules) == (found["divided"] and s.zero == 0)
 
 
 def test_our_arithmetic_of_partitions_is_deepspeeds(tmp_path: Path) -> None:
