@@ -245,7 +245,7 @@ class Closer:
         alone, known = [(np.zeros(1, dtype=np.int64), group)], max(unit.pipeline_s, pipeline_s)
         new = split_bounds(problem, group.strategies, np.array([unit.bound_s]), step, alone, np.array([known]))
         bound, pipeline, rest, longest = (float(x[0]) for x in (new.bound_s, new.pipeline_s, new.rest_s, new.longest_s))
-        loads = compositions(group, pipeline, longest, step) if math.isfinite(pipeline) else None
+        loads = compositions(group, pipeline, longest, step) if self.found.beats(bound) else None
         if loads:
             bound = max(bound, pipeline + loads.rest_above(loads.least_params))
         return Unit(unit.strategy, bound, pipeline, rest, longest), loads
