@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from .palette import BAD, CARD, IDLE, INK, LINE, MUTED, REST, SERIES
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 BAR_PX = 27.0
 """Height of a bar with its gap."""
+
+_NARROW_LABEL = 20
+"""Letters of a bar's name on a line of a narrow sheet; two lines at most."""
 
 _FRAME_PX = 46.0
 """What the axis under bars takes, and a legend's row."""
@@ -31,7 +35,9 @@ def bars(
     sheet: Sheet, labels: Sequence[str], values: Sequence[float], fills: Sequence[str], notes: Sequence[str], unit: str
 ) -> Any:
     """Horizontal bars from the top down, each with a note at its end."""
-    axes = sheet.axes(len(labels) * BAR_PX + _FRAME_PX)
+    labels = [label if sheet.wide else "\n".join(wrap(label, _NARROW_LABEL)[:2]) for label in labels]
+    thick = BAR_PX + (9.0 if any("\n" in label for label in labels) else 0.0)
+    axes = sheet.axes(len(labels) * thick + _FRAME_PX)
     axes.barh(range(len(values)), values, color=fills, height=0.72)
     _down(axes, labels)
     most = max(max(values, default=0.0), 0.0) or 1.0
@@ -239,7 +245,7 @@ def _down(axes: Any, labels: Sequence[str], every: int = 1) -> None:
 
 def _text_px(texts: Sequence[str]) -> float:
     """Room for the longest of some texts, with a gap."""
-    return max(map(len, texts), default=0) * 7.4 + 12.0
+    return max((len(line) for text in texts for line in text.split("\n")), default=0) * 7.4 + 12.0
 
 
 def _measured(axes: Any, unit: str) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.costmodel.simulation.graph import KINDS
 
-from ..units import milliseconds, percent, seconds
+from ..units import milliseconds, percent, plural, seconds
 from .content import Chart, Column, Table
 from .palette import CARD, IDLE, LINE, MUTED, SERIES
 
@@ -72,8 +72,9 @@ def chart(s: Simulation) -> Chart:
     what = slices(s)
     bubbles = [b / s.step_time_s for b in s.bubble_by_rank_s]
     alt = (
-        f"Timeline of one simulated step of {seconds(s.step_time_s)} on {s.graph.pp} pipeline rank(s): forward and "
-        f"backward passes of {s.strategy.num_microbatches} micro-batches in {s.graph.chunks} chunk(s) a rank, then "
+        f"Timeline of one simulated step of {seconds(s.step_time_s)} on {plural(s.graph.pp, 'pipeline rank')}: forward "
+        f"and backward passes of {s.strategy.num_microbatches} × {s.strategy.micro_batch_size} sequences in "
+        f"{plural(s.graph.chunks, 'chunk')} a rank, then "
         f"gradient reduction and optimizer. Ranks wait for each other {percent(min(bubbles))} to "
         f"{percent(max(bubbles))} of the step."
     )

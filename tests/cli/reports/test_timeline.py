@@ -37,7 +37,7 @@ def test_a_short_step_is_shown_whole(long_step):
 def test_stretches_share_one_scale(long_step, wide):
     sheet = Sheet(wide)
     timeline.chart(long_step).draw(sheet)
-    sheet.figure.canvas.draw()
+    sheet.figure.draw_without_rendering()
     scales = [ax.get_window_extent().width / (ax.get_xlim()[1] - ax.get_xlim()[0]) for ax in sheet.figure.axes]
     assert scales == pytest.approx([scales[0]] * len(scales), rel=0.02)
 
