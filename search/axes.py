@@ -36,6 +36,9 @@ SHARES = tuple(k / 100.0 for k in range(101))
 _SHORTER = 0.1
 """Share of a message between stages that another rank order must save to be searched: gradients travel farther then."""
 
+_ALWAYS = 4
+"""Numbers of virtual stages up to this are searched whatever the layers: each is a large step in the bubble."""
+
 
 @dataclass(frozen=True, slots=True)
 class Breadth:
@@ -162,14 +165,15 @@ class Axes:
         )
 
     def pipelines(self, rows: Columns) -> Options:
-        """(schedule, vpp): one chunk, two for zb-v, and for interleaving every divisor of the layers of a stage."""
+        """(schedule, vpp): one chunk, two for zb-v, and for interleaving ``chunk_numbers`` and what is wished for."""
         pairs = self._pairs
         schedule = np.array([enum_code("schedule", s) for s, _ in pairs], dtype=np.int64)
         vpp = np.array([v for _, v in pairs], dtype=np.int64)
         pp = rows["pp"][:, None]
         layers = self.problem.model.num_layers
-        low, high = layers // pp, -(-layers // pp)
-        chunked = (low % vpp == 0) | (high % vpp == 0) | np.isin(vpp, self.constraints.values("vpp"))
+        chunked = np.broadcast_to(np.isin(vpp, self.constraints.values("vpp")), (len(pp), len(vpp))).copy()
+        for stages in np.unique(pp):
+            chunked[pp[:, 0] == stages] |= np.isin(vpp, chunk_numbers(layers, int(stages)))
         interleaved = schedule == enum_code("schedule", "interleaved")
         plain = schedule == enum_code("schedule", "1f1b")
         mask = np.where(interleaved, chunked & (pp * vpp <= layers) & (pp > 1), np.where(plain, True, pp > 1))
@@ -179,7 +183,7 @@ class Axes:
         names = [ENUMS["schedule"][int(code)] for code in self._codes("schedule")]
         stages = [int(p) for p in np.unique(self.mesh["pp"]) if p > 1]
         layers = self.problem.model.num_layers
-        even = {d for p in stages for n in (layers // p, -(-layers // p)) for d in divisors(max(n, 1)) if d > 1}
+        even = {v for p in stages for v in chunk_numbers(layers, p)}
         wished = {int(v) for v in self.constraints.values("vpp") if int(v) > 1}
         chunks = offered(self.capabilities, "vpp", np.array(sorted(even | wished), dtype=np.int64))
         pairs = []
@@ -322,6 +326,21 @@ class Axes:
             kept = set(offered_names(self.capabilities, name, names))
             return np.array([i for i in every if ENUMS[name][i] in kept], dtype=np.int64)
         return offered(self.capabilities, name, np.array([False, True]))
+
+
+def chunk_numbers(num_layers: int, pp: int) -> list[int]:
+    """Virtual stages that are searched, ascending.
+
+    Those that divide the layers of a stage, up to 4 any, and 6, 8, 12, 16, 24 … where none is within a third.
+    """
+    low, high = num_layers // pp, -(-num_layers // pp)
+    out = {v for n in (low, high) for v in divisors(max(n, 1)) if v > 1}
+    for power in range(1, max(low, 1).bit_length()):
+        for v in (2**power, 3 * 2 ** (power - 1)):
+            near = any(3 * v <= 4 * other and 3 * other <= 4 * v for other in out)
+            if v <= low and (v <= _ALWAYS or not near):
+                out.add(v)
+    return sorted(out)
 
 
 def offers(capabilities: Mapping[str, Any], name: str) -> bool:

@@ -184,7 +184,7 @@ class Space:
                 "activations stay on the device; pin offload_activations=off|on to look at the host's memory too"
             )
         if not wishes.touches("vpp"):
-            out.append("virtual stages are searched where they divide the layers of a stage; pin vpp for others")
+            out.append("up to 4 virtual stages and those that divide a stage's layers are searched; pin vpp for others")
         if offered_names(self.launcher.capabilities, "schedule", ["interleaved"]):
             out.append(
                 "virtual stages of interleaving hold at most one layer more or less than an even share, the ends fewer"
