@@ -299,6 +299,29 @@ class Closer:
         less = estimate(self.found.problem, replace(answer.strategy, offload_optimizer=share))
         return less if less.fits else answer
 
+    def share_again(self) -> None:
+        """Solve the best split again with less of the optimizer on the host, halving the shares down from its own.
+
+        Splits were solved with quarters offloaded: one that needs less than the best of those may be quicker.
+        """
+        shares, best = self.found.space.axes.knob_values("offload_optimizer"), self.found.best
+        low, high = 0, len(shares) - 1
+        while best is not None and best.pp > 1 and best.offload_optimizer > shares[0]:
+            high = min(high, int(np.searchsorted(shares, best.offload_optimizer - 1e-9)))
+            if high - low <= 1:
+                return
+            middle = (low + high) // 2
+            bare = replace(best, layers_per_stage=None, recompute_per_stage=None, offload_optimizer=shares[middle])
+            rows, before = Strategies.of([bare]), self.found.step_s
+            if self.found.space.allows(rows).all():
+                unit = self.tightened(Unit.at(rows, split_bounds(self.found.problem, rows, np.zeros(1), before), 0))
+                if unit is not None:
+                    self.close(Band(unit))
+            if self.found.step_s < before:
+                best = self.found.best
+            else:
+                low = middle
+
     def is_exact(self, strategy: Strategy) -> bool:
         """Whether splits are searched exactly: CP-SAT cannot where interleaved ranks recompute a mixture in full."""
         if strategy.schedule != "interleaved":

@@ -170,6 +170,8 @@ def _explore(found: Found, clock: Clock, report: Progress, splits: bool) -> None
     if waiting:
         _close(found, closer, Opened.concatenate(waiting), clock, report)
         _close_bands(found, closer, clock, report)
+        if not clock.expired:
+            closer.share_again()
     found.solved = closer.solved
     found.best = tidied(found)
 

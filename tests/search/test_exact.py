@@ -12,6 +12,7 @@ from shardwise.costmodel.estimate import estimate
 from shardwise.costmodel.evaluate import evaluate
 from shardwise.costmodel.model import ModelSpec
 from shardwise.costmodel.strategy import RECOMPUTES, Strategies, Strategy
+from shardwise.search.axes import chunk_numbers
 from shardwise.search.bounds import split_bounds
 from shardwise.search.constraints import Constraints
 from shardwise.search.exact import search
@@ -296,3 +297,19 @@ def test_an_end_of_the_model_without_a_layer_may_be_all_that_fits(pp):
     pins = {"pp": pp, "tp": 1, "cp": 1, "schedule": "1f1b", "micro_batch_size": 1, "zero": 1, "offload": 0}
     assert best.strategy.layers_per_stage[-1] == 0
     assert solve(p, pins=pins).step_s == pytest.approx(best.step_time_s, rel=TOLERANCE)
+
+
+def test_shares_between_the_quarters_are_looked_for():
+    p = problem(ModelSpec.from_preset("deepseek-v2"), 64, 256, 4096, cluster="dgx-h800")
+    pins = {"tp": 1, "cp": 2, "cp_comm": "p2p", "pp": 8, "vpp": 7, "schedule": "interleaved", "ep": 8, "zero": 1,
+            "recompute": "selective", "micro_batch_size": 1}  # fmt: skip
+    free = solve(p, "megatron", pins=pins)
+    pinned = solve(p, "megatron", pins={**pins, "offload_optimizer": 0.55})
+    assert pinned.best is not None and free.step_s <= pinned.step_s * (1.0 + TOLERANCE)
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(92, 4), (88, 8), (126, 16), (61, 6), (80, 8)])
+def test_no_step_between_numbers_of_virtual_stages_is_wide(layers, pp):
+    numbers = [1, *chunk_numbers(layers, pp)]
+    assert all(layers // pp % v or v in numbers for v in range(1, layers // pp + 1))
+    assert all(high <= 2 * low for low, high in pairwise(numbers))
