@@ -30,15 +30,15 @@ def least_totals_together(
     mixed = [group.pp > 1 and bool(group.table.expert.any()) for _, group in parts]
     whole, number = np.zeros(len(strategies)), np.zeros(len(strategies), dtype=np.int64)
     mixes: dict[int, Mixes] = {}
-    for i, ((where, group), (dense, expert)) in enumerate(zip(parts, held, strict=True)):
+    for i, (where, group) in enumerate(parts):
         if mixed[i]:
-            mean = group.repeats @ (dense + expert) / group.pp
-            mixes[i] = extreme_mixes(group, mean)
-            whole[where], number[where] = mean, 2 * group.pp + (group.schedule == "dualpipe")
+            whole[where], mixes[i] = extreme_mixes(group)
+            number[where] = 2 * group.pp + (group.schedule == "dualpipe")
     some = np.flatnonzero(whole > 0.0)
     rates: list[dict[str, Array]] = []
     if len(some):
-        all_of_them = replace(parts[0][1], strategies=strategies.take(some), key=np.zeros(len(some), dtype=np.int64))
+        few = strategies if len(some) == len(strategies) else strategies.take(some)
+        all_of_them = replace(parts[0][1], strategies=few, key=np.zeros(len(some), dtype=np.int64))
         rates = parameter_rates(all_of_them, whole[some], number[some])
     place = np.zeros(len(strategies), dtype=np.int64)
     place[some] = np.arange(len(some))
@@ -52,28 +52,30 @@ def least_totals_together(
     return out
 
 
-def extreme_mixes(group: Group, mean: Array) -> Mixes:
-    """Dense and expert parameters of a rank with ``mean`` in all: as many of them dense, or expert, as can be, ``[n]``.
+def extreme_mixes(group: Group) -> tuple[Array, Mixes]:
+    """Mean parameters of a rank, and as many of them dense, or expert, as can be: ``[n]`` each.
 
     A rank holds one end of the model only, or both where the schedule folds it.
     """
     t = group.table
+    # Strategies share columns of the table: each is looked at once, or once a strategy where those are fewer.
+    shared = t.dense.shape[1] <= len(group.key)
+    params, dense = (x if shared else x[:, group.key] for x in (t.dense + t.expert, t.dense))
+    whole = np.asarray((group.repeats @ group.counts) @ params / group.pp)
     own = group.chunks.sum(axis=(0, 1)) / (2.0 if group.schedule == "dualpipe" else 1.0)
-    each = t.dense + t.expert
-    amount = own[:, None] * each
+    amount = own[:, None] * params
     if group.schedule not in FOLDED:
         first, last = amount[t.embedding].copy(), amount[t.head].copy()
         amount[t.embedding], amount[t.head] = np.where(first >= last, first, 0.0), np.where(first < last, last, 0.0)
-    share = np.divide(t.dense, each, out=np.ones_like(each), where=each > 0.0)
-    sides = []
+    share = np.divide(dense, params, out=np.ones_like(params), where=params > 0.0)
+    out = [whole]
     for order in (np.argsort(-share, axis=0, kind="stable"), np.argsort(share, axis=0, kind="stable")):
-        there = np.take(np.take_along_axis(amount, order, axis=0), group.key, axis=1)
-        part = np.take(np.take_along_axis(share, order, axis=0), group.key, axis=1)
-        before = np.cumsum(there, axis=0) - there
-        taken = np.clip(mean - before, 0.0, there)
-        dense = (taken * part).sum(axis=0)
-        sides.append((dense, np.maximum(0.0, taken.sum(axis=0) - dense)))
-    return sides[0], sides[1]
+        there, part = (np.take_along_axis(x, order, axis=0) for x in (amount, share))
+        taken = np.clip(whole - (np.cumsum(there, axis=0) - there), 0.0, there)
+        plain = (taken * part).sum(axis=0)
+        out += [plain, np.maximum(0.0, taken.sum(axis=0) - plain)]
+    mean, d, e, other_d, other_e = (x[group.key] if shared else x for x in out)
+    return mean, ((d, e), (other_d, other_e))
 
 
 def parameter_rates(group: Group, whole: Array, number: Ints | None = None) -> list[dict[str, Array]]:
@@ -103,5 +105,5 @@ def least_totals(group: Group, rest: Totals, mean: tuple[Array, Array]) -> Total
     """``least_totals_together`` of one group, whose ranks hold ``mean`` dense and expert parameters on average."""
     if group.pp == 1 or not group.table.expert.any():
         return rest.scaled(*mean)
-    whole = mean[0] + mean[1]
-    return _least_of(group, rest, extreme_mixes(group, whole), parameter_rates(group, whole))
+    whole, mixes = extreme_mixes(group)
+    return _least_of(group, rest, mixes, parameter_rates(group, whole))
