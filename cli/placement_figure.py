@@ -44,7 +44,7 @@ def draw(found: Placement, target: Any, kind: str) -> None:
         for axis, (uplinks, title, exposed) in zip(axes, sides, strict=True):
             _panel(axis, found, uplinks, scale, colours)
             axis.set_title(f"{title}: {exposed * 1e3:,.1f} ms exposed a step")
-        bar = figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes, shrink=0.8)
+        bar = figure.colorbar(matplotlib.cm.ScalarMappable(scale, colours), ax=axes, shrink=0.8, ticks=_ticks(most))
         bar.ax.yaxis.set_major_formatter(lambda value, _: size(value))
         bar.set_label("bytes a step over an uplink")
         figure.suptitle(f"{found.job.model} on {plural(found.job.num_nodes, 'node')}")
@@ -68,14 +68,25 @@ def _panel(axis: Any, found: Placement, uplinks: tuple[dict[str, Array], ...], s
         if len(here) <= _NAMED:
             for d, (x, count) in enumerate(zip(here, counts, strict=True)):
                 text = f"{leaves[d]}\n{plural(count, 'node')}" if level == 0 else plural(count, "node")
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-                axis.annotate(text, (x, level), (0, -9), textcoords="offset points", ha="center", va="top", bbox=box)
+                below = level == 0  # others above, where fewer lines meet
+                place = {"xytext": (0, -9 if below else 7), "va": "top" if below else "bottom"}
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+                axis.annotate(text, (x, level), textcoords="offset points", ha="center", bbox=box, **place)
     axis.set_yticks(range(len(names)), names)
     axis.set_xticks([])
+    axis.margins(x=0.09)  # labels of two panels keep apart
     axis.set_ylim(-0.5, len(names) - 0.7)
     for side in ("top", "right", "bottom", "left"):
         axis.spines[side].set_visible(False)
     axis.tick_params(length=0)
+
+
+def _ticks(most: float) -> list[float]:
+    """Round amounts in one unit from 0 to the most, six at most."""
+    unit = 1024.0 ** max(0, int(np.log2(max(most, 1.0)) // 10))
+    steps = (unit * base * 10**power for power in range(4) for base in (1, 2, 5))
+    step = next(s for s in steps if most / s <= 5.0)
+    return [float(k * step) for k in range(int(most / step) + 1)]
 
 
 def _moved(sent: dict[str, Array]) -> Array:

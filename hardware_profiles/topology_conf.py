@@ -96,7 +96,7 @@ def _kind(draft: Draft, line: int, pairs: Pairs) -> str:
         return "block"
     known = [key for keys in _KNOWN.values() for key in keys]
     first = next(iter(pairs))
-    near = difflib.get_close_matches(first, [key.lower() for key in known], n=1)
+    near = [] if first in map(str.lower, known) else difflib.get_close_matches(first, map(str.lower, known), n=1)
     hint = next((f"; did you mean {key}?" for key in known if near and key.lower() == near[0]), "")
     raise draft.fail(line, f"{first!r}: expected a line with SwitchName, BlockName, RingName or BlockSizes{hint}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,20 +218,48 @@ def _counts_within(
 
 
 def _order_blocks(model: CountsModel, chosen: dict[int, Option], filling: list[int]) -> None:
-    """One order for runs of blocks that are alike, and within runs of up to three: a ring of three has no order."""
+    """One order for what is alike: runs of blocks, blocks of a ring, and innermost domains.
+
+    Of all counts that differ only in the order of those, the ones whose table is largest read row by row are kept.
+    """
     blocks, groups = len(model.counts), model.instance.groups
-    run = math.lcm(1, *(_reach(model, index, option, filling) for index, option in chosen.items()))
-    base = model.size + 1
-    first = range(min(len(model.counts[0]), int(_KEY_BITS / math.log2(base))))
-    keys: list[Any] = [sum(base ** (len(first) - 1 - d) * row[d] for d in first) for row in model.counts]
+    reach = {index: _reach(model, index, option, filling) for index, option in chosen.items()}
+    run = math.lcm(1, *reach.values())
+    rows = _keys(model.counts, model.size + 1)
     if blocks % run == 0:
         for block in range(0, blocks - run, run):
-            model.cp.add(keys[block] >= keys[block + run])
+            model.cp.add(rows[block] >= rows[block + run])
     whole = all(groups[i].slots_each // model.size in (1, run) for i in chosen if i in filling)
-    if 1 < run <= 3 and whole and blocks % run == 0:
+    rings = all(reach[i] == 1 or (groups[i].family == "ring" and reach[i] == run) for i in chosen if i not in filling)
+    if 1 < run <= 3 and whole and blocks % run == 0:  # a ring of up to three has no order
         for block in range(blocks):
             if block % run:
-                model.cp.add(keys[block - 1] >= keys[block])
+                model.cp.add(rows[block - 1] >= rows[block])
+    elif run == blocks and whole and rings:  # a ring may start anywhere
+        for row in rows[1:]:
+            model.cp.add(rows[0] >= row)
+    columns = _keys(list(zip(*model.counts, strict=True)), model.size + 1)
+    for one, other in _alike_domains(model.instance):
+        model.cp.add(columns[one] >= columns[other])
+
+
+def _keys(vectors: Sequence[Sequence[Any]], base: int) -> list[Any]:
+    """A number for each vector of counts below ``base`` that orders them by their first entries."""
+    first = range(min(len(vectors[0]), int(_KEY_BITS / math.log2(base))))
+    return [sum(base ** (len(first) - 1 - d) * vector[d] for d in first) for vector in vectors]
+
+
+def _alike_domains(instance: Instance) -> Iterator[tuple[int, int]]:
+    """Innermost domains that differ in nothing but their names, each with the one like it before."""
+    fabric = instance.fabric
+    first = np.unique(fabric.domains[0], return_index=True)[1]
+    last: dict[tuple[float, ...], int] = {}
+    for d, count in enumerate(np.bincount(fabric.domains[0]).tolist()):
+        outer = (int(level[first[d]]) for level in fabric.domains[1:])
+        key = (count, float(instance.capacity[0][d]), float(fabric.uplink[0][d]), *outer)
+        if key in last:
+            yield last[key], d
+        last[key] = d
 
 
 def _reach(model: CountsModel, index: int, option: Option, filling: list[int]) -> int:

@@ -15,10 +15,13 @@ from shardwise.hardware_profiles.fabric import fabric_of
 from shardwise.launchers.ranks import rank_groups
 from shardwise.search import placement
 from shardwise.search.placement import place
+from shardwise.search.placement_blocks import block_sizes
 from shardwise.search.placement_bound import lower_bound_s
 from shardwise.search.placement_cost import Instance
 from shardwise.search.placement_fill import starts
 from shardwise.search.placement_job import read_job, reordered
+from shardwise.search.placement_prove import prove_counts
+from shardwise.search.proof import Clock
 
 from .placements import (
     cluster,
@@ -209,6 +212,20 @@ def test_the_bound_is_below_any_placement(problem, data):
     instance = Instance(fabric_of(system, tree(sizes_), names(count)), pools, count, wrap=False)
     order = data.draw(st.permutations(range(count)))
     assert lower_bound_s(instance) <= instance.cost(np.array(order)) * SAME
+
+
+@FEW
+@given(problems(nodes=6), st.sampled_from([1, 2]))
+def test_proofs_by_combinations_are_below_the_best_order(problem, pods):
+    """Every block size, from the worst order on, so that many combinations are open; alike leaves and pods too."""
+    count, _, pools, sizes_, system = problem
+    half = len(sizes_) // 2
+    topology = tree(sizes_, [half, len(sizes_) - half] if pods == 2 and half else None)
+    instance = Instance(fabric_of(system, topology, names(count)), pools, count, wrap=False)
+    costs = [instance.cost(order) for order in permutations_of(count)]
+    for size in {1, *block_sizes(instance)}:
+        found = prove_counts(instance, size, max(costs), 0.3, Clock(None))
+        assert found is None or found.bound_s <= min(costs) * SAME
 
 
 @FEW
