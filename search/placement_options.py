@@ -89,10 +89,12 @@ def _options_of(
     lowest = [shape.crossing[inside + 1 + level] for level in range(levels)]
     largest = _largest(instance, index)
     for level in range(levels) if g.family != "p2p" and not _alike(instance, index) else ():
-        # Where kinds differ in how their tiers compare, all but the largest are held to their least.
+        # Where kinds differ in how their tiers compare, all but the largest are held to their least; a tree's tiers
+        # compare otherwise with every number of domains, so an all-reduce is, too.
         alone = [(s, tuple(v if k == level else lowest[k] for k, v in enumerate(load)), nic) for s, load, nic in rows]
         low = _times(instance, index, alone)
-        times = [t if u == largest else np.minimum(t, low[u]) for u, t in enumerate(times)]
+        exact = largest if "all_reduce" not in _kinds(instance, index) else -1
+        times = [t if u == exact else np.minimum(t, low[u]) for u, t in enumerate(times)]
     exposed = _exposed(instance, index, least, times)
     kept = np.flatnonzero(exposed <= most)
     found = [Option(most_spans[at], *rows[at][1:], tuple(float(t[at]) for t in times)) for at in kept]
@@ -150,10 +152,16 @@ def _nics(instance: Instance, g: Groups, shape: Least) -> list[float]:
     return [float(v) for v in values if v >= least - 1e-12]
 
 
+def _kinds(instance: Instance, index: int) -> set[str]:
+    return {instance.pools[p].collectives[c].collective for p, c in instance.users[index]}
+
+
 def _alike(instance: Instance, index: int) -> bool:
     """Whether the tiers compare alike for every collective of an entry of ``groups``: the slowest level is the same."""
     tiers = instance.fabric.tiers[instance.fabric.inside + 1 :]
-    kinds = {instance.pools[p].collectives[c].collective for p, c in instance.users[index]}
+    kinds = _kinds(instance, index)
+    if "all_reduce" in kinds:
+        return False
     shares = np.array([[tier.efficiency[kind] for tier in tiers] for kind in sorted(kinds)])
     return bool(shares.size == 0 or np.allclose(shares / shares[:, :1], shares[:1] / shares[:1, :1]))
 
