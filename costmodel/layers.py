@@ -164,7 +164,8 @@ def _kind_row(problem: Problem, kind: LayerKind, g: Geometry) -> _Row:
     comms = _add_comms(problem, comms, g, f, b, w)
     _add_host(problem, kind, g, f, b, w)
     saved = saved_bytes(problem, kind, g)
-    selective, freed = selective_recompute(problem, kind, g, forward, f[PARTS.index("tp_comm")])
+    exposed = (f[PARTS.index("tp_comm")], f[PARTS.index("ep_comm")])
+    selective, freed = selective_recompute(problem, kind, g, forward, *exposed)
     selective = selective + sum(comm_times(problem, comm) for comm in selective_comms(problem, kind, g))
     widest = max((op.out_features for op in _column_linears(kind)), default=0)
     workspace = 2.0 * problem.activation_bytes * widest / g.strategies.tp * g.tokens

@@ -230,14 +230,19 @@ def elementwise_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
             inside = inside + activation_width(mlp) / tp * g.tokens
     total = (residual + inside) * problem.runtime.elementwise_bytes_factor
     if kind.moe is not None:
-        routed = routed_tokens(problem, kind.moe, g)
-        act = activation_width(kind.moe.expert) / g.strategies.etp * routed
-        if kind.moe.expert.bias:
-            # No fused kernel adds the biases: they and the clamped, shifted gate run one operation at a time.
-            act = act * problem.runtime.biased_expert_passes
-        permute = 4.0 * kind.moe.expert.in_features * routed * problem.runtime.permute_bytes_factor
-        total = total + act * problem.runtime.elementwise_bytes_factor + permute
+        total = total + routed_elementwise(problem, kind.moe, g)
     return total * problem.activation_bytes
+
+
+def routed_elementwise(problem: Problem, moe: Moe, g: Geometry) -> Array:
+    """Elements that the activation of the routed experts and the permutation of their tokens move in a forward pass."""
+    routed = routed_tokens(problem, moe, g)
+    act = activation_width(moe.expert) / g.strategies.etp * routed
+    if moe.expert.bias:
+        # No fused kernel adds the biases: they and the clamped, shifted gate run one operation at a time.
+        act = act * problem.runtime.biased_expert_passes
+    permute = 4.0 * moe.expert.in_features * routed * problem.runtime.permute_bytes_factor
+    return act * problem.runtime.elementwise_bytes_factor + permute
 
 
 def activation_width(mlp: Mlp) -> float:
@@ -260,13 +265,18 @@ def saved_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
         if mlp is not None:
             total = total + mlp_saved(problem, mlp, g.tokens / tp)
     if kind.moe is not None:
-        moe, routed = kind.moe, routed_tokens(problem, kind.moe, g)
-        total = total + mlp_saved(problem, moe.expert, routed / g.strategies.etp)
-        # Dispatched inputs of the experts; not their outputs, as the routing weights are applied in the activation.
-        total = total + q * moe.expert.in_features * routed
-        total = total + 8.0 * moe.num_experts * g.sharded_tokens
-        total = total + sum(q * op.in_features for op in moe.latent_linears) * g.sharded_tokens
+        total = total + routed_saved(problem, kind.moe, g)
     return total * problem.runtime.activation_scale
+
+
+def routed_saved(problem: Problem, moe: Moe, g: Geometry) -> Array:
+    """Bytes of ``saved_bytes`` of the router and the routed experts, before the scale of activations."""
+    q, routed = problem.saved_input_bytes, routed_tokens(problem, moe, g)
+    total = mlp_saved(problem, moe.expert, routed / g.strategies.etp)
+    # Dispatched inputs of the experts; not their outputs, as the routing weights are applied in the activation.
+    total = total + q * moe.expert.in_features * routed
+    total = total + 8.0 * moe.num_experts * g.sharded_tokens
+    return total + sum(q * op.in_features for op in moe.latent_linears) * g.sharded_tokens
 
 
 def offloadable_bytes(problem: Problem, kind: LayerKind, g: Geometry) -> Array:

@@ -3,10 +3,13 @@
 Three meanings (``Runtime.selective_recompute``): ``attention_core`` is Megatron-LM's first (Korthikanti et al., arXiv
 2205.05198, section 5); ``every_other_op`` is torchtitan's per-operator policy; ``norms_and_activations`` is the set of
 Megatron-Core modules that cost little for what they free: ``layernorm``, ``moe_act``, ``mla_up_proj``, and ``mlp`` in
-models without experts.
+models without experts. A launch file may name other modules (``Runtime.recompute_modules``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -16,35 +19,67 @@ from .operators import (
     activation_width,
     boundary_bytes,
     core_width,
+    expert_times,
     input_tokens,
     linear_times,
     mlp_saved,
+    routed_elementwise,
+    routed_saved,
     routed_tokens,
     saved_bytes,
     score_bytes,
     stream_rate,
 )
 from .problem import Array, Ints, Problem
+from .runtime import RecomputeModule
 from .traffic import Geometry
 
 
 def selective_recompute(
-    problem: Problem, kind: LayerKind, g: Geometry, forward: Pass, tp_comm: Array
+    problem: Problem, kind: LayerKind, g: Geometry, forward: Pass, tp_comm: Array, ep_comm: Array
 ) -> tuple[Array, Array]:
-    """Extra seconds and bytes given back for one layer and micro-batch; ``tp_comm``: exposed in forward."""
-    meaning = problem.runtime.selective_recompute
-    if meaning == "attention_core":
-        # Flash kernels keep no scores: recomputing them runs the kernel's forward once more and frees nothing.
-        return forward.attention, _scores(problem, kind, g) * problem.runtime.activation_scale
-    if meaning == "every_other_op":
+    """Extra seconds and bytes given back for one layer and micro-batch; traffic as it is exposed in forward."""
+    modules = selected_modules(problem)
+    if not modules:
         # Every second matrix multiplication's output is kept; the rest and all element-wise work run again.
         kept = _second_outputs(problem, kind, g) * problem.runtime.activation_scale + boundary_bytes(problem, g)
         return 0.5 * forward.gemm + forward.elementwise, np.maximum(0.0, saved_bytes(problem, kind, g) - kept)
-    parts = [_norms(problem, kind, g), _expert_activation(problem, kind, g), _mla_up(problem, kind, g)]
-    if not problem.model.is_moe:
-        parts.append(_dense_mlp(problem, kind, g, tp_comm))
+    costs: dict[RecomputeModule, Callable[[], tuple[Array, Array]]] = {
+        # Flash kernels keep no scores: recomputing them runs the kernel's forward once more and frees nothing.
+        "core_attn": lambda: (forward.attention, _scores(problem, kind, g)),
+        "layernorm": lambda: _norms(problem, kind, g),
+        "moe_act": lambda: _expert_activation(problem, kind, g),
+        "mla_up_proj": lambda: _mla_up(problem, kind, g),
+        "mlp": lambda: _whole_mlp(problem, kind, kind.mlp, g, tp_comm),
+        "shared_experts": lambda: _whole_mlp(problem, kind, kind.moe.shared if kind.moe else None, g, tp_comm),
+        "moe": lambda: _whole_moe(problem, kind, g, tp_comm, ep_comm),
+    }
+    parts = [costs[module]() for module in modules]
     seconds, freed = (np.sum([part[i] for part in parts], axis=0) for i in (0, 1))
     return seconds, freed * problem.runtime.activation_scale
+
+
+NORMS_AND_ACTIVATIONS: Final[Mapping[bool, tuple[RecomputeModule, ...]]] = {
+    True: ("layernorm", "moe_act", "mla_up_proj"),
+    False: ("layernorm", "moe_act", "mla_up_proj", "mlp"),
+}
+"""Modules of ``norms_and_activations`` in models with and without experts."""
+
+
+def selected_modules(problem: Problem) -> tuple[RecomputeModule, ...]:
+    """Megatron-Core's modules that selective recomputation repeats, each once; none under another policy.
+
+    The checkpoint of a whole expert layer holds the modules within it.
+    """
+    runtime = problem.runtime
+    if runtime.selective_recompute == "every_other_op":
+        return ()
+    own = runtime.recompute_modules
+    if not own:
+        core = runtime.selective_recompute == "attention_core"
+        return ("core_attn",) if core else NORMS_AND_ACTIVATIONS[problem.model.is_moe]
+    inside = ("moe_act", "shared_experts") if "moe" in own else ()
+    return tuple(dict.fromkeys(m for m in own if m not in inside))
 
 
 def _second_outputs(problem: Problem, kind: LayerKind, g: Geometry) -> Array:
@@ -132,13 +167,28 @@ def _up_projections(problem: Problem, mixer: Mixer) -> list[Linear]:
     return [op for op in mixer.linears if op.split is Split.COLUMN and op.in_features != hidden]
 
 
-def _dense_mlp(problem: Problem, kind: LayerKind, g: Geometry, tp_comm: Array) -> tuple[Array, Array]:
-    """A whole dense feed-forward network, its reduction over TP included."""
-    if kind.mlp is None:
+def _whole_mlp(problem: Problem, kind: LayerKind, mlp: Mlp | None, g: Geometry, tp_comm: Array) -> tuple[Array, Array]:
+    """A whole feed-forward network or shared expert, its reduction over TP included."""
+    if mlp is None:
         return _nothing(g)
     tp = g.strategies.tp.astype(np.float64)
-    seconds = sum((linear_times(problem, op, g.tokens, tp)[0] for op in kind.mlp.linears), np.zeros(len(tp)))
-    moved = activation_width(kind.mlp) * g.tokens / tp * problem.activation_bytes
+    seconds = sum((linear_times(problem, op, g.tokens, tp)[0] for op in mlp.linears), np.zeros(len(tp)))
+    moved = activation_width(mlp) * g.tokens / tp * problem.activation_bytes
     seconds = seconds + moved * problem.runtime.elementwise_bytes_factor / stream_rate(problem)
     blocks = 1.0 if kind.parallel_residual or kind.mixer is None else 2.0
-    return seconds + tp_comm / blocks, mlp_saved(problem, kind.mlp, g.tokens / tp)
+    return seconds + tp_comm / blocks, mlp_saved(problem, mlp, g.tokens / tp)
+
+
+def _whole_moe(problem: Problem, kind: LayerKind, g: Geometry, tp_comm: Array, ep_comm: Array) -> tuple[Array, Array]:
+    """A whole expert layer: router, dispatch, experts, combination and the shared expert."""
+    moe = kind.moe
+    if moe is None:
+        return _nothing(g)
+    seconds, freed = _whole_mlp(problem, kind, moe.shared, g, tp_comm)
+    one = np.ones(len(g.strategies))
+    seconds = seconds + linear_times(problem, moe.router, g.sharded_tokens, one, wide=True)[0]
+    for op in moe.latent_linears:
+        seconds = seconds + linear_times(problem, op, g.sharded_tokens, one)[0]
+    seconds = seconds + expert_times(problem, moe, g)[0] + ep_comm
+    moved = routed_elementwise(problem, moe, g) * problem.activation_bytes
+    return seconds + moved / stream_rate(problem), freed + routed_saved(problem, moe, g)

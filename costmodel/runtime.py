@@ -19,6 +19,10 @@ NonNegative = Annotated[float, Field(ge=0.0, lt=1e12)]
 _FOLDER = Path(__file__).parent / "runtimes"
 
 
+RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+"""Modules of a layer that Megatron-Core recomputes one by one."""
+
+
 class Runtime(BaseModel):
     """How one framework release executes a step. Times in seconds, sizes in bytes; shares from 0 to 1."""
 
@@ -85,6 +89,8 @@ class Runtime(BaseModel):
     # Recomputation
     selective_recompute: Literal["attention_core", "every_other_op", "norms_and_activations"] = "attention_core"
     """What ``selective`` means in this framework."""
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    """Megatron-Core's modules that a launch file names for ``selective``; empty for what the meaning names."""
 
     # Overlap
     tp_hidden: Share

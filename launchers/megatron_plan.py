@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from shardwise.costmodel.model import AttentionCore
 from shardwise.costmodel.problem import LOW_PRECISION, Problem
+from shardwise.costmodel.recompute import selected_modules
 from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 
 from .megatron_rules import is_blackwell, layer_split, recompute_per_chunk
@@ -107,10 +108,10 @@ def recompute_arguments(problem: Problem, s: Strategy) -> Args:
 
 
 def _modules(problem: Problem) -> Args:
-    if problem.runtime.selective_recompute != "norms_and_activations":
-        return ["core_attn"]
+    """The modules by name, without those that the model has not: Megatron refuses them."""
     latent = any(k.mixer and k.mixer.kind == "mla" for k in problem.model.kinds)
-    return ["layernorm", *(["moe_act"] if problem.model.is_moe else ["mlp"]), *(["mla_up_proj"] if latent else [])]
+    missing = {*([] if problem.model.is_moe else ["moe_act"]), *([] if latent else ["mla_up_proj"])}
+    return [m for m in selected_modules(problem) or ("core_attn",) if m not in missing]
 
 
 def state_arguments(problem: Problem, s: Strategy) -> Args:

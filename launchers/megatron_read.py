@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from shardwise.costmodel.megatron_args import model_of_flags
 from shardwise.costmodel.megatron_flags import INTEGERS, NUMBERS, SWITCHES, WORDS
 from shardwise.costmodel.megatron_shell import Flag, read_flags
 from shardwise.costmodel.model import ModelSpec
+from shardwise.costmodel.recompute import NORMS_AND_ACTIVATIONS
+from shardwise.costmodel.runtime import RecomputeModule
 from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import CP_COMMS, RANK_ORDERS, Strategy
 from shardwise.costmodel.workload import Workload
@@ -28,7 +30,9 @@ from .world import world_size
 _ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _FP8 = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 _RECIPES = (*_FP8, "custom")
-_NORMS = frozenset({"layernorm", "mla_up_proj", "mlp", "moe_act"})
+MODULES: tuple[str, ...] = get_args(RecomputeModule)
+_GATED_NORM = "gdn_norm_out"
+"""The one module of Megatron's whose memory is not counted apart."""
 OPTIONS_FILE = Path(__file__).parent / "options" / "megatron-core-0.19.2.txt"
 
 
@@ -86,7 +90,7 @@ def read_job(flags: FlagReader, found: list[Flag], files: Files, given: Given, s
     strategy = _instances(flags, strategy)
     sequence = needed(given.sequence_length or flags.integer("seq-length"), "the sequence length", "--seq-len", source)
     workload = Workload(batch, sequence, read_dtype(flags), _optimizer(flags), train_mtp=flags.has("mtp-num-layers"))
-    changes = read_runtime(flags, bool(model and model.is_moe))
+    changes = read_runtime(flags, model)
     return Parsed(
         launcher="megatron",
         strategy=canonical(strategy, layers),
@@ -241,7 +245,7 @@ def _optimizer(flags: FlagReader) -> str:
     return small.get(moments, OPTIMIZERS[name]) if OPTIMIZERS[name] == "adam" else OPTIMIZERS[name]
 
 
-def read_runtime(flags: FlagReader, is_moe: bool) -> dict[str, Any]:
+def read_runtime(flags: FlagReader, model: ModelSpec | None) -> dict[str, Any]:
     """Fields of the runtime profile that the options state."""
     changes: dict[str, Any] = {}
     pads = not flags.switch("no-pad-vocab-size", "disable-pad-vocab-size")
@@ -253,11 +257,30 @@ def read_runtime(flags: FlagReader, is_moe: bool) -> dict[str, Any]:
     if graphs or flags.word("recompute-granularity", "none") != "full":  # which allows none, whatever the profile has
         changes["cuda_graphs"] = graphs
     changes["dropout"] = max(flags.number("attention-dropout", 0.1), flags.number("hidden-dropout", 0.1)) > 0
-    modules = set(flags.words("recompute-modules")) or {"core_attn"}
-    changes["selective_recompute"] = "norms_and_activations" if modules & _NORMS else "attention_core"
-    if is_moe:
+    changes |= _modules(flags, model)
+    if model and model.is_moe:
         changes |= _dispatcher(flags)
     return changes
+
+
+def _modules(flags: FlagReader, model: ModelSpec | None) -> dict[str, Any]:
+    """What ``selective`` recomputes: one of the two known sets of modules, or the modules one by one."""
+    named = flags.words("recompute-modules") or ["core_attn"]
+    named += ["moe"] if flags.switch("moe-layer-recompute") else []
+    if not set(named) <= {*MODULES, _GATED_NORM}:
+        raise flags.fail("recompute-modules", f"some of {', '.join((*MODULES, _GATED_NORM))}")
+    if _GATED_NORM in named:
+        flags.notes.append(f"{flags.where('recompute-modules')}: {_GATED_NORM} is not priced")
+    modules = [m for m in dict.fromkeys(named) if m != _GATED_NORM]
+    if set(modules) == {"core_attn"}:
+        return {"selective_recompute": "attention_core"}
+    # What the model has not recomputes nothing, and is left out when these modules are written.
+    usual = set(NORMS_AND_ACTIVATIONS[bool(model and model.is_moe)])
+    latent = model is not None and any(k.mixer and k.mixer.kind == "mla" for k in model.kinds)
+    absent = {*([] if latent else ["mla_up_proj"]), *([] if model and model.is_moe else ["moe_act"])}
+    if set(modules) - absent == usual - absent:
+        return {"selective_recompute": "norms_and_activations"}
+    return {"recompute_modules": tuple(sorted(modules))}
 
 
 def _dispatcher(flags: FlagReader) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from shardwise.launchers.megatron_layout import expand_layout
 from shardwise.launchers.megatron_plan import layout_string
 from shardwise.launchers.megatron_read import known_options
 
+from .problems import fitted, problem
+
 SMALL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --vocab-size 32000 --bf16 "
 SMALL += "--max-position-embeddings 4096 --position-embedding-type rope "
 MOE = SMALL + "--num-experts 8 --moe-grouped-gemm "
@@ -253,3 +255,34 @@ def test_an_argument_list_and_a_json_list_are_read_alike() -> None:
 def test_the_list_of_options_is_megatrons() -> None:
     options = known_options()
     assert len(options) > 800 and options["sequence-parallel"] == "0" and options["recompute-modules"] == "+"
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("", {"selective_recompute": "attention_core"}),
+        ("core_attn", {"selective_recompute": "attention_core"}),
+        ("layernorm mlp", {"selective_recompute": "norms_and_activations"}),
+        ("mlp layernorm moe_act", {"selective_recompute": "norms_and_activations"}),
+        ("layernorm", {"recompute_modules": ("layernorm",)}),
+        ("mlp core_attn", {"recompute_modules": ("core_attn", "mlp")}),
+        ("layernorm gdn_norm_out", {"recompute_modules": ("layernorm",)}),
+    ],
+)
+def test_modules_of_selective_recomputation_are_taken_one_by_one(words: str, changes: dict[str, object]) -> None:
+    named = f" --recompute-modules {words}" if words else ""
+    parsed = read(f"{SMALL} --recompute-granularity selective{named}")
+    assert {k: v for k, v in parsed.runtime_changes.items() if "recompute" in k} == changes
+    assert any("gdn_norm_out is not priced" in note for note in parsed.assumptions) == ("gdn" in words)
+
+
+def test_a_module_that_megatron_has_not_is_refused() -> None:
+    with pytest.raises(InputError, match="--recompute-modules mlp norm: expected some of core_attn, layernorm"):
+        read(f"{SMALL} --recompute-granularity selective --recompute-modules mlp norm")
+
+
+def test_modules_that_are_named_are_written_again() -> None:
+    p = problem("mixtral-8x22b", gpus=64, batch=64, changes={"recompute_modules": ("layernorm", "moe")})
+    files = get_launcher("megatron").render(p, fitted(p, ep=8, recompute="selective"))
+    assert "--recompute-modules layernorm moe\n" in files["launch.sh"]
+    assert get_launcher("megatron").parse(files).runtime_changes["recompute_modules"] == ("layernorm", "moe")
