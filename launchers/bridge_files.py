@@ -57,6 +57,7 @@ _CLASSES: Final[Mapping[str, str]] = {
     "comm_overlap": "CommOverlapConfig",
     "mixed_precision": "MixedPrecisionConfig",
     "rng": "RNGConfig",
+    "dist": "DistributedInitConfig",
 }
 _FREE: Final = frozenset({"DATA_ARGS", "TOKENIZER_ARGS", "SCHEDULE_ARGS", "CHECK_ARGS", "OUTPUT_ARGS"})
 
@@ -199,6 +200,7 @@ from megatron.bridge.training.config import (
     CheckpointConfig,
     ConfigContainer,
     DistributedDataParallelConfig,
+    DistributedInitConfig,
     LoggerConfig,
     MockGPTDatasetConfig,
     OptimizerConfig,
@@ -231,6 +233,8 @@ without saving a checkpoint (checkpoint.save, checkpoint.load)."""
 def recipe(problem: Problem, s: Strategy, settings: LaunchSettings) -> str:
     """``recipe.py``: a function that builds the configuration, and the start of the training."""
     yours, planned = recipe_fields(problem, s, settings)
+    sections = {path.partition(".")[0] for path in (*yours, *planned)}
+    assert sections <= {"model", *_CLASSES}, sections
     notes = [comment(f"Assumed: {note}.") for note in model_arguments(problem).assumptions]
     lines = [*summary(problem, s, hosts_of(problem, settings)), "Written by shardwise for Megatron-Bridge 0.6."]
     head = "\n".join([*map(comment, lines), *notes])

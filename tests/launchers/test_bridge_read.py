@@ -188,3 +188,11 @@ def test_the_recipe_is_written_field_by_field() -> None:
         "seq_length=4096,",
     ):
         assert f"        {line}\n" in text
+
+
+def test_the_other_rank_order_is_written_and_read() -> None:
+    p = problem(LLAMA, gpus=64, batch=128)
+    s = fitted(p, tp=8, sp=True, pp=2, rank_order="tp-cp-ep-pp-dp")
+    files = BRIDGE.render(p, s)
+    assert "    dist = DistributedInitConfig(\n        use_tp_pp_dp_mapping=True,\n    )\n" in files["recipe.py"]
+    assert BRIDGE.parse(files).strategy == s
