@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,36 @@ def prepare_file(path: Path, option: str = "--out") -> None:
         kind = "a folder" if path.is_dir() else "a device or a pipe"
         raise InputError(f"{option} {path}: expected a file to write, this is {kind}")
     prepare_folder(path.parent, option)
+
+
+def refuse_same(files: Mapping[str, Path | None], folders: Mapping[str, Path | None]) -> None:
+    """Refuse before long work that one output would be written over another, by the options that name them.
+
+    Raises InputError where two files are one, or a file has the place of a folder.
+    """
+    taken = {_whole(path): option for option, path in folders.items() if path is not None}
+    for option, path in files.items():
+        if path is not None and taken.setdefault(_whole(path), option) != option:
+            raise InputError(f"{option} {path}: expected another place than {taken[_whole(path)]} has")
+
+
+def refuse_written(option: str, file: Path | None, folder: Path | None, names: Iterable[str], other: str) -> None:
+    """The same for a file that has the name of one that ``other`` writes into its ``folder``. Raises InputError."""
+    if file is None or folder is None:
+        return
+    if _whole(file) in {_whole(folder / name) for name in names}:
+        raise InputError(f"{option} {file}: expected another name: {other} {folder} writes a file of that name")
+
+
+def refuse_read(option: str, path: Path | None, inputs: Mapping[str, Any]) -> None:
+    """Refuse to write over a file that the command reads. Raises InputError naming its option or argument."""
+    for name, value in inputs.items() if path is not None and path.is_file() else ():
+        if isinstance(value, str | Path) and is_there(Path(value)) and Path(value).samefile(str(path)):
+            raise InputError(f"{option} {path}: expected a file to write, this one is read as {name}")
+
+
+def _whole(path: Path) -> str:
+    return os.path.realpath(path)
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes], option: str = "--out") -> list[Path]:

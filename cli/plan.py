@@ -14,7 +14,7 @@ from .failures import say_warning
 from .inputs import Request
 from .launcher_report import ANY, show_comparison
 from .options import cases_options, integer, json_option, objective_options, read_wishes, seconds
-from .output import console, prepare_folder, print_json, to_json, write_files
+from .output import console, prepare_folder, print_json, refuse_written, to_json, write_files
 from .place import allocation_options, find_placement, placement_documents
 from .progress import progress_on_terminal
 from .reports.options import Wanted, report_options
@@ -244,6 +244,8 @@ def _show(
         files |= _benchmark_files(answer)
     placed = {} if placement is None or out is None else placement_documents(placement)
     everything = {**placed, **files, "plan.json": to_json(document) + "\n"}
+    refuse_written("--report", wanted.report, out, everything, "--out")
+    refuse_written("--trace", trace, out, everything, "--out")
     written = [] if out is None else write_files(out, everything)
     simulation = None if trace is None else write_trace(trace, answer.estimate)
     reported = _report(answer, files, wanted)

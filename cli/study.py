@@ -14,7 +14,7 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .failures import say_warning
 from .options import integer
-from .output import console, prepare_folder, print_json, write_files
+from .output import console, prepare_folder, print_json, refuse_written, write_files
 from .reports.options import Wanted, report_options
 from .units import plural
 
@@ -42,10 +42,12 @@ def study(study: Path, out: Path, workers: int, dask: str | None, wanted: Wanted
 
     Stopped by Ctrl-C or killed, the same command goes on where it stood. Exit code 2: a file that cannot be used.
     """
+    from shardwise.search.studies.journal import NAME
     from shardwise.search.studies.runner import study as run
     from shardwise.search.studies.study_file import read_study
 
     asked = read_study(study)
+    refuse_written("--report", wanted.report, out, (CSV, PARQUET, NAME), "--out")
     prepare_folder(out)
     with ExitStack() as stack:
         executor = stack.enter_context(_dask(dask)) if dask else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -82,10 +83,7 @@ class RecipeReader:
     def __init__(self, file: str, text: str, variables: Mapping[str, str]) -> None:
         self._file = file
         self._given = {name: _literal(value) for name, value in variables.items()}
-        try:
-            self._tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise InputError(f"{file}: not Python: {' '.join(str(error).split())}") from None
+        self._tree = _parsed(file, text)
         self._functions = {n.name: n for n in self._tree.body if isinstance(n, ast.FunctionDef)}
         self._globals: dict[str, Any] = dict(self._given)
         self._recipe = Recipe()
@@ -295,8 +293,27 @@ def _sets(function: ast.FunctionDef) -> bool:
     return False
 
 
-def _literal(text: str) -> Any:
+def _parsed(file: str, text: str) -> ast.Module:
+    """The tree of a text that Python would take. Raises InputError naming the line where it would not."""
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, file, "exec", dont_inherit=True, optimize=0)  # finds what the grammar alone allows
+            return ast.parse(text)
+    except SyntaxError as error:
+        where = f"{file}:{error.lineno}" if error.lineno else file
+        raise InputError(f"{where}: not Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"{file}: not Python: {' '.join(str(error).split())}") from None
+
+
+def _literal(text: str) -> Any:
+    """The value of ``--var``; a number larger than any setting stays the text that it is."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = ast.literal_eval(text)
+            str(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return text
+    return value

@@ -93,7 +93,10 @@ def dotted(node: ast.expr) -> str | None:
 
 def unread(node: ast.AST) -> Unread:
     """The expression as its own text."""
-    return Unread(" ".join(ast.unparse(node).split())[:80])
+    try:
+        return Unread(" ".join(ast.unparse(node).split())[:80])
+    except ValueError:  # of a number with more digits than Python writes
+        return Unread("an expression too long to show")
 
 
 def evaluate(node: ast.expr, scope: Scope, call: Callable[[ast.Call], Any]) -> Any:
@@ -111,7 +114,7 @@ def _value(node: ast.expr, scope: Scope, call: Callable[[ast.Call], Any]) -> Any
         return _value(part, scope, call)
 
     if isinstance(node, ast.Constant):
-        return node.value
+        return _bounded(node.value, node)
     if isinstance(node, ast.Name):
         return scope.get(node.id, Unread(f"${node.id}"))
     if isinstance(node, ast.Call):
@@ -120,9 +123,10 @@ def _value(node: ast.expr, scope: Scope, call: Callable[[ast.Call], Any]) -> Any
         return _attribute(node, scope, call)
     if isinstance(node, ast.List | ast.Tuple):
         items = [inner(item) for item in node.elts]
-        return items if isinstance(node, ast.List) else tuple(items)
+        return _bounded(items if isinstance(node, ast.List) else tuple(items), node)
     if isinstance(node, ast.Dict):
-        return {inner(k) if k else None: inner(v) for k, v in zip(node.keys, node.values, strict=True)}
+        pairs = zip(node.keys, node.values, strict=True)
+        return _bounded({inner(k) if k else None: inner(v) for k, v in pairs}, node)
     if isinstance(node, ast.UnaryOp | ast.BinOp | ast.Compare | ast.BoolOp):
         return _operation(node, inner)
     if isinstance(node, ast.IfExp):
@@ -146,8 +150,8 @@ def _operation(node: ast.UnaryOp | ast.BinOp | ast.Compare | ast.BoolOp, inner: 
         values = [inner(v) for v in node.values]
         if not all(map(is_plain, values)):
             return unread(node)
-        whole: bool = all(values) if isinstance(node.op, ast.And) else any(values)
-        return whole
+        stops = isinstance(node.op, ast.Or)
+        return next((v for v in values if bool(v) is stops), values[-1])
     if isinstance(node, ast.UnaryOp):
         value = inner(node.operand)
         if not is_plain(value) or isinstance(node.op, ast.Invert):
@@ -166,8 +170,27 @@ def _operation(node: ast.UnaryOp | ast.BinOp | ast.Compare | ast.BoolOp, inner: 
 
 
 def _too_long(op: ast.operator, left: Any, right: Any) -> bool:
-    """Whether a product or sum would be larger than any setting."""
-    sizes = [len(v) if isinstance(v, list | tuple | str) else abs(v) for v in (left, right)]
-    plain = not any(isinstance(v, list | tuple | str) for v in (left, right))
-    most = _LARGEST if plain else _MOST_ENTRIES
+    """Whether a product or sum would be larger than any setting; ``%`` of a text could be of any length."""
+    if not any(isinstance(v, list | tuple | str) for v in (left, right)):
+        sizes, most = [abs(left), abs(right)], _LARGEST
+    elif isinstance(op, ast.Mod):
+        return True
+    else:
+        sizes, most = [abs(v) if isinstance(v, int | float) else _entries(v) for v in (left, right)], _MOST_ENTRIES
     return bool((sizes[0] * sizes[1] if isinstance(op, ast.Mult) else sum(sizes)) > most)
+
+
+def _bounded(value: Any, node: ast.expr) -> Any:
+    """The value, unread where it is larger than any setting: a list of lists of lists takes one line to write."""
+    if isinstance(value, int):
+        return value if abs(value) <= _LARGEST else Unread(f"a whole number of {value.bit_length()} bits")
+    return unread(node) if isinstance(value, list | tuple | dict) and _entries(value) > _MOST_ENTRIES else value
+
+
+def _entries(value: Any) -> int:
+    """Values in a list, in the lists in it and so on, or characters of a text. No part is larger than the bound."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_entries(k) + _entries(v) for k, v in value.items())
+    return sum(map(_entries, value)) if isinstance(value, list | tuple) else 1

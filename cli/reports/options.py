@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -13,7 +13,15 @@ import click
 
 from shardwise.hardware_profiles.errors import InputError
 
-from ..output import prepare_file, prepare_folder, write_file, write_files
+from ..output import (
+    prepare_file,
+    prepare_folder,
+    refuse_read,
+    refuse_same,
+    refuse_written,
+    write_file,
+    write_files,
+)
 
 if TYPE_CHECKING:
     from .content import Page
@@ -58,6 +66,7 @@ class Wanted:
         page, said = make(), []
         if self.figures is not None:
             drawn = {name: content for chart in page.charts() for name, content in files(chart).items()}
+            refuse_written(REPORT, self.report, self.figures, drawn, FIGURES)
             write_files(self.figures, drawn, FIGURES)
             said.append(f"Figures: {len(page.charts())} as PNG, SVG and CSV in {self.figures}")
         if self.report is not None:
@@ -73,12 +82,21 @@ def require(option: str, *libraries: str) -> None:
             raise InputError(MISSING.format(option=option, library=library))
 
 
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command was given, by name; the questions' job is one of them, a mapping of its own."""
+    base = given.get("base")
+    return {**given, **(base if isinstance(base, Mapping) else {})}
+
+
 def report_options(command: _F) -> _F:
     """Adds ``--report`` and ``--figures``, handed on together as ``wanted`` and checked before the command runs."""
 
     @wraps(command)
     def checked(*args: Any, report: Path | None, figures: Path | None, **kwargs: Any) -> Any:
-        wanted = Wanted(report, figures)
+        wanted, out, trace = Wanted(report, figures), kwargs.get("out"), kwargs.get("trace")
+        refuse_same({"--trace": trace, REPORT: report}, {FIGURES: figures, "--out": out})
+        for option, path in ((REPORT, report), ("--trace", trace)):
+            refuse_read(option, path, {n: v for n, v in _named(kwargs).items() if n not in ("out", "trace")})
         wanted.prepare()
         return command(*args, wanted=wanted, **kwargs)
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.recipe_reader import RecipeReader
-from shardwise.launchers.recipe_values import Unread
+from shardwise.launchers.recipe_values import Unread, is_read
 
 
 def read(text: str, **variables: str) -> dict[str, object]:
@@ -71,7 +71,7 @@ def test_of_several_recipes_one_is_to_be_chosen() -> None:
 
 @pytest.mark.parametrize("text", ["def f(:", "x = " + "(" * 500 + ")" * 500, "\0", "a = " + "-" * 100_000 + "1"])
 def test_no_python_is_an_input_error(text: str) -> None:
-    with pytest.raises(InputError, match=r"^r\.py: "):
+    with pytest.raises(InputError, match=r"^r\.py:(1:)? "):
         read(text)
 
 
@@ -81,3 +81,52 @@ def test_functions_that_call_each_other_end() -> None:
     endless = "def f(n):\n    f(n)\n    f(n)\nf(1)\n"
     with pytest.raises(InputError, match="more than 50000 statements"):
         read(endless)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'%2000000000s' % 'x'",
+        "b'%2000000000s' % 'x'",
+        "[[[0] * 9999] * 9999] * 9999",
+        "'x' * 9999 * 9999",
+        "0x" + "f" * 20000,
+        "size(0x" + "f" * 20000 + ")",
+        "{'a': 0x" + "f" * 20000 + "}['a']",
+    ],
+    ids=["percent", "bytes", "lists", "text", "hexadecimal", "argument", "in a dictionary"],
+)
+def test_a_value_larger_than_any_setting_is_not_reckoned(value: str) -> None:
+    (found,) = read(f"cfg.model.num_layers = {value}").values()
+    assert isinstance(found, Unread) and len(found.text) < 100
+
+
+def test_lists_of_lists_of_lists_are_not_written_out() -> None:
+    lines = ["a0 = [0] * 5000", *(f"a{i + 1} = [{', '.join([f'a{i}'] * 50)}]" for i in range(12))]
+    found = read("\n".join([*lines, "cfg.model.num_layers = a12", "if a12 == a11:\n    cfg.model.hidden_size = 1"]))
+    assert not is_read(found["model.num_layers"])
+
+
+@pytest.mark.parametrize(
+    "value", ["2048 or 5", "0 or 2048", "7 and 2048", "None or 2048", "'' or 0 or 2048", "1 and (0 or 2048)"]
+)
+def test_and_and_or_give_what_python_gives(value: str) -> None:
+    assert read(f"cfg.model.hidden_size = {value}") == {"model.hidden_size": eval(value)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1\nx = = 2", "r.py:2: not Python"),
+        ("m = GPTModelProvider(\n  num_layers=16, num_layers=17)", "r.py:2: not Python: keyword argument repeated"),
+        ("return 3", "r.py:1: not Python"),
+    ],
+)
+def test_what_python_refuses_is_refused_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read(text)
+
+
+def test_warnings_about_a_recipe_are_not_ours_to_give(recwarn: pytest.WarningsRecorder) -> None:
+    assert read("x = '\\d'\ncfg.model.num_layers = 4 if 1 is 1 else 5\n") == {"model.num_layers": 4}
+    assert not recwarn.list

@@ -19,6 +19,18 @@ vary:
   gpus: [8, 16]
 """
 
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}
+
 QUICK = ["--no-refine", "--pin", "tp=1", "--pin", "pp=2", "--pin", "zero=1", "--pin", "mbs=1", "--top", "1"]
 
 
@@ -92,3 +104,44 @@ def test_any_launcher_has_no_report(run, request_args, tmp_path):
     result = run("plan", *request_args({"--launcher": "any"}), "--report", tmp_path / "plan.html")
     assert result.exit_code == 2
     assert "--launcher any" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("report", "others"),
+    [
+        ("x", ["--out", "x"]),
+        ("x", ["--figures", "x"]),
+        ("x", ["--trace", "x"]),
+        ("a/../x", ["--trace", "x"]),
+        ("x/plan.json", ["--out", "x"]),
+        ("x/launch.sh", ["--out", "x"]),
+        ("x/time-by-part.svg", ["--figures", "x"]),
+        ("config.json", []),
+    ],
+)
+def test_no_output_is_written_over_another_or_over_an_input(run, request_args, tmp_path, report, others):
+    (tmp_path / "a").mkdir()
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    args = [a if a.startswith("-") else tmp_path / a for a in others]
+    result = run(
+        "plan",
+        *request_args({"--model": config, "--launcher": "megatron"}),
+        *QUICK,
+        "--report",
+        tmp_path / report,
+        *args,
+    )
+    assert result.exit_code == 2, result.stdout
+    assert len(result.stderr.splitlines()) == 1 and f"--report {tmp_path / report}" in result.stderr
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["config.json"]
+    assert json.loads(config.read_text()) == CONFIG
+
+
+@pytest.mark.parametrize("report", ["study.yaml", "out/results.csv", "out/points.jsonl", "out"])
+def test_a_study_keeps_its_file_and_its_tables(run, tmp_path, report):
+    (tmp_path / "study.yaml").write_text(STUDY)
+    result = run("study", tmp_path / "study.yaml", "--out", tmp_path / "out", "--report", tmp_path / report)
+    assert result.exit_code == 2 and f"--report {tmp_path / report}" in result.stderr
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["study.yaml"]
+    assert (tmp_path / "study.yaml").read_text() == STUDY
