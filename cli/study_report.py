@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.search.studies.points import strategy_of
+from shardwise.search.studies.points import OK, Row, strategy_of
 
 from . import words
 from .report import new_table, text_line
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 60
 """Rows that a person reads on a terminal; the files have all."""
+
+MOST_LETTERS = 100
+"""Letters of a reason in a table on a terminal."""
 
 
 def print_study(out: Console, result: StudyResult, written: Sequence[Path]) -> None:
@@ -43,13 +46,20 @@ def print_study(out: Console, result: StudyResult, written: Sequence[Path]) -> N
 
 def _answer(row: dict[str, Any], priced: bool) -> list[str]:
     blank = [""] * priced
-    if row["status"] != "ok":
-        return ["", "", "", *blank, "", "", f"{row['status']}: {row['message'][:100]}"]
+    if row["status"] != OK:
+        return ["", "", "", *blank, "", "", layout_or_why(row, MOST_LETTERS)]
     price = [significant(row["usd_per_million_tokens"])] if priced and row["usd_per_million_tokens"] else blank
     return [
         seconds(row["step_time_s"]), significant(row["tokens_per_s_per_gpu"]), percent(row["mfu"]), *price,
-        gib(row["peak_memory_bytes"]), percent(row["proof.gap"]), words.short_layout(strategy_of(row)),
+        gib(row["peak_memory_bytes"]), percent(row["proof.gap"]), layout_or_why(row),
     ]  # fmt: skip
+
+
+def layout_or_why(row: Row, most: int | None = None) -> str:
+    """The best layout of a point, or why there is none, in ``most`` letters."""
+    if row["status"] != OK:
+        return f"{row['status']}: {row['message'][:most]}"
+    return words.short_layout(strategy_of(row))
 
 
 def short_axis(path: str) -> str:

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardwise.search.studies.points import strategy_of
 from shardwise.search.studies.whatif import Bill
 
-from . import words
 from .report import new_table, text_line
+from .study_report import MOST_LETTERS, layout_or_why
 from .units import change as signed
 from .units import count, percent, seconds, significant
 
@@ -36,7 +35,7 @@ def print_scaling(out: Console, answer: Scaling) -> None:
             table.add_row(*head, "", "", "", f"{row['status']}: {row['message'][:100]}")
             continue
         step, rate = seconds(row["step_time_s"]), significant(row["tokens_per_s_per_gpu"])
-        table.add_row(*head, step, rate, percent(share), words.short_layout(strategy_of(row)))
+        table.add_row(*head, step, rate, percent(share), layout_or_why(row))
     out.print(table)
     bound = percent(answer.bound)
     if answer.drops is None:
@@ -65,9 +64,9 @@ def print_changes(out: Console, path: str, ends: tuple[float, float], found: Seq
         return
     table = new_table(f"Where the best layout changes with {path}", "value", "step time", "layout", "change")
     before = found[0].before
-    table.add_row(f"from {ends[0]:.4g}", _step(before), _layout(before), "")
+    table.add_row(f"from {ends[0]:.4g}", _step(before), layout_or_why(before, MOST_LETTERS), "")
     for c in found:
-        table.add_row(f"{c.value:.4g}", _step(c.after), _layout(c.after), "")
+        table.add_row(f"{c.value:.4g}", _step(c.after), layout_or_why(c.after, MOST_LETTERS), "")
     table.columns.pop()
     out.print(table)
 
@@ -95,7 +94,9 @@ def print_bills(out: Console, tokens: float, bills: Sequence[Bill | Row]) -> Non
             table.add_row(*head, "", "", "", "", f"{row['status']}: {row['message'][:100]}")
             continue
         usd = "" if bill.usd is None else f"{bill.usd:,.0f}"
-        table.add_row(*head, _step(row), f"{bill.days:,.1f}", f"{bill.gpu_hours:,.0f}", usd, _layout(row))
+        table.add_row(
+            *head, _step(row), f"{bill.days:,.1f}", f"{bill.gpu_hours:,.0f}", usd, layout_or_why(row, MOST_LETTERS)
+        )
     out.print(table)
 
 
@@ -122,7 +123,7 @@ def print_fewest(out: Console, answer: Fewest) -> None:
 def _layout_or_why(c: Count) -> str:
     if c.row["status"] != "ok":
         return c.why
-    return f"{_layout(c.row)}{f'; {c.why}' if c.why else ''}"
+    return f"{layout_or_why(c.row)}{f'; {c.why}' if c.why else ''}"
 
 
 def _fewest_notes(answer: Fewest) -> Iterator[str]:
@@ -144,9 +145,3 @@ def _fewest_notes(answer: Fewest) -> Iterator[str]:
 
 def _step(row: Row) -> str:
     return seconds(row["step_time_s"]) if row["status"] == "ok" else ""
-
-
-def _layout(row: Row) -> str:
-    if row["status"] != "ok":
-        return f"{row['status']}: {row['message'][:100]}"
-    return words.short_layout(strategy_of(row))

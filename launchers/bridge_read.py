@@ -55,7 +55,7 @@ _PEFT: Final = "all weights are trained"
 
 def is_bridge(files: Files) -> bool:
     """Whether texts are a recipe of Megatron-Bridge or NeMo 2, or overrides of one."""
-    if any("megatron.bridge" in t or "nemo" in t or _MARK.search(t) for t in _of(files, ".py").values()):
+    if any(_MARK.search(t) or re.search(r"\bnemo\b", t) for t in _of(files, ".py").values()):
         return True
     return any(_MARK.search(t) for t in _scripts(files).values()) or any(
         re.search(r"^model:\s*$", t, re.MULTILINE) and "tensor_model_parallel_size" in t

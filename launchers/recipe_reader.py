@@ -71,7 +71,7 @@ class Setting:
 
 @dataclass(slots=True)
 class Recipe:
-    """What a file sets, in the order in which running it would; ``base`` are shared recipes it starts from."""
+    """What a file sets, in the order in which running it would; ``bases`` are shared recipes it starts from."""
 
     settings: list[Setting] = field(default_factory=list)
     bases: list[str] = field(default_factory=list)
@@ -250,7 +250,6 @@ class RecipeReader:
 
     def _method(self, node: ast.Call, scope: dict[str, Any]) -> Any:
         """A call on what a call gave: ``AutoBridge.from_hf_pretrained(…).to_megatron_provider()`` is the model."""
-        assert isinstance(node.func, ast.expr)
         owner = self._evaluate(node.func.value, scope) if isinstance(node.func, ast.Attribute) else None
         for argument in (*node.args, *(k.value for k in node.keywords)):
             self._evaluate(argument, scope)

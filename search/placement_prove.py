@@ -30,7 +30,8 @@ Bools = NDArray[np.bool_]
 Limits = tuple[tuple[int, int], ...]
 """Kinds of groups and the option that each is held to."""
 
-MOST_COMBINATIONS = 2_000_000
+_MOST_COMBINATIONS = 2_000_000
+"""Combinations of options held at once."""
 
 _MOST_TESTS = 160
 """Models built, at most."""
@@ -83,7 +84,7 @@ class _Proof:
         """Kinds that matter least are left at their least seconds where there are too many combinations."""
         spread = {i: max(sum(o.seconds) for o in c) - min(sum(o.seconds) for o in c) for i, c in options.items()}
         kinds = sorted(options, key=lambda i: -spread[i])
-        while math.prod(len(options[i]) for i in kinds) > MOST_COMBINATIONS:
+        while math.prod(len(options[i]) for i in kinds) > _MOST_COMBINATIONS:
             kinds.pop()
         chosen = [options[i] for i in kinds]
         limits = [np.array([(*o.spans, *o.load, o.nic) for o in choice]) for choice in chosen]

@@ -21,7 +21,7 @@ from shardwise.launchers.base import Launcher
 from shardwise.launchers.own_splits import own_split_rule
 from shardwise.launchers.rule import Allowed, Rule, allowed
 
-from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offered_names, offers
+from .axes import BREADTHS, KNOBS, SWITCHES, Axes, Breadth, Columns, Options, offers
 from .constraints import Constraints
 
 BLOCK = 1 << 17
@@ -184,11 +184,11 @@ class Space:
                 "activations stay on the device; pin offload_activations=off|on to look at the host's memory too"
             )
         if not wishes.touches("vpp"):
-            out.append("up to 4 virtual stages and those that divide a stage's layers are searched; pin vpp for others")
-        if offered_names(self.launcher.capabilities, "schedule", ["interleaved"]):
-            out.append(
-                "virtual stages of interleaving hold at most one layer more or less than an even share, the ends fewer"
-            )
+            out.append("2 to 4 virtual stages, those that divide a stage's layers and some between are searched; pin vpp "
+                       "for others")  # fmt: skip
+        if offers(self.launcher.capabilities, "rank_order") and not wishes.touches("rank_order"):
+            out.append("another rank order is searched where it shortens messages between stages by a tenth; pin "
+                       "rank_order for it")  # fmt: skip
         if breadth.hsdp and offers(self.launcher.capabilities, "zero_group") and not wishes.touches("zero_group"):
             out.append("ZeRO shards over all of dp·cp or over one network tier's domain; pin zero_group for others")
         if breadth.micro_batch_size < self.problem.workload.global_batch_size and not wishes.touches(

@@ -39,7 +39,7 @@ def quickest_turns(
     if ends is None:
         return None
     room = _Room.of(problem, rows, strategy.pp)
-    stops = [0, *ends, len(room.run) - 1]
+    stops = [0, *ends, len(room.run_s) - 1]
     alone = [
         _Chunks.of(room, start, end, turn == 0, turn == strategy.vpp - 1, fill_s)
         for turn, (start, end) in enumerate(pairwise(stops))
@@ -51,8 +51,8 @@ def quickest_turns(
             beside = held.sum(axis=0) - held[turn]
             # At first the turns to come count as much as those there are.
             scale = (turn + 1) / strategy.vpp if sweep == 0 else 1.0
-            out[turn], held[turn] = chunks.cut(beside, room.room * scale)
-        if (held.sum(axis=0) <= room.room).all():
+            out[turn], held[turn] = chunks.cut(beside, room.room_bytes * scale)
+        if (held.sum(axis=0) <= room.room_bytes).all():
             break
     return tuple(n for sizes in out for n in sizes)
 
@@ -77,9 +77,9 @@ def _turn_ends(turns: Turns, fill_s: float) -> list[int] | None:
 class _Room:
     """What layers take and ranks have: running seconds ``[i]`` and bytes ``[rank, i]`` of the first ``i`` layers."""
 
-    run: Array
-    bytes: Array
-    room: Array
+    run_s: Array
+    held_bytes: Array
+    room_bytes: Array
     first_s: float
     last_s: float
 
@@ -102,12 +102,12 @@ class _Chunks:
     """The chunks that one turn may be cut into: ``[rank, i, j]`` whether one may be, and the bytes it takes."""
 
     fine: Array
-    bytes: Array
+    held_bytes: Array
 
     @classmethod
     def of(cls, room: _Room, start: int, end: int, first: bool, last: bool, fill_s: float) -> _Chunks:
         """For the layers ``start`` to ``end``, with the model's ends where the turn has them."""
-        run, held = room.run[start : end + 1], room.bytes[:, start : end + 1]
+        run, held = room.run_s[start : end + 1], room.held_bytes[:, start : end + 1]
         number = np.arange(len(run))
         layers = number[None, :] - number[:, None]
         seconds = np.where(layers >= 1, run[None, :] - run[:, None], np.inf)
@@ -127,7 +127,7 @@ class _Chunks:
 
     def cut(self, beside: Array, room: Array) -> tuple[list[int], Array]:
         """Layers and bytes of each chunk: the least over the rooms, then the most even, beside bytes held already."""
-        share = (beside[:, None, None] + self.bytes) / np.maximum(room, 1.0)[:, None, None]
+        share = (beside[:, None, None] + self.held_bytes) / np.maximum(room, 1.0)[:, None, None]
         price = self.fine + share**2 + _OVERFULL * np.maximum(0.0, share - 1.0) ** 2
         count, n = len(price), price.shape[1]
         after = np.full((count + 1, n), np.inf)
@@ -137,5 +137,5 @@ class _Chunks:
         cuts = [0]
         for c in range(count):
             cuts.append(int(np.argmin(price[c, cuts[-1]] + after[c + 1])))
-        held = self.bytes[np.arange(count), cuts[:-1], cuts[1:]]
+        held = self.held_bytes[np.arange(count), cuts[:-1], cuts[1:]]
         return np.diff(cuts).tolist(), held

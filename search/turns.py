@@ -92,12 +92,12 @@ class Least:
     fill_s: float
 
 
-def least_pipeline_s(turns: Turns, strategy: Strategy, whole_s: float, enough_s: float = math.inf) -> Least:
+def least_pipeline_s(turns: Turns, strategy: Strategy, whole_s: float) -> Least:
     """Seconds in an interleaved pipeline that no split undercuts; ``whole_s`` per micro-batch of all ranks together.
 
     ``m · turns + max(others / v, fill)`` as ``step.pipeline_s`` has it: turns may be shorter where the pipeline may
     fill for longer. Every stretch of limits on the filling is bounded by its quickest turns and its shortest filling;
-    the stretch of the least bound is halved until the bound is attained, is ``enough_s`` or ``_EVALUATIONS`` are made.
+    the stretch of the least bound is halved until the bound is attained or ``_EVALUATIONS`` are made.
     """
     m, v = strategy.num_microbatches, strategy.vpp
 
@@ -112,7 +112,7 @@ def least_pipeline_s(turns: Turns, strategy: Strategy, whole_s: float, enough_s:
     stretches = [(pipeline(loosest, 0.0), 0.0, widest, loosest)]
     for _ in range(_EVALUATIONS):
         bound, low, high, together = stretches[0]
-        if bound >= min(enough_s, pipeline(together, high) * (1.0 - _EXACT)):
+        if bound >= pipeline(together, high) * (1.0 - _EXACT):
             break
         heapq.heappop(stretches)
         middle = (low + high) / 2.0

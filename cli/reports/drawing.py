@@ -18,8 +18,10 @@ _NARROW_LABEL = 20
 """Letters of a bar's name on a line of a narrow sheet; two lines at most."""
 
 _FRAME_PX = 46.0
-"""What the axis under bars takes, and a legend's row."""
-_LEGEND_PX = 20.0
+"""What the axis under bars takes."""
+
+LEGEND_PX = 20.0
+"""What a row of a legend takes."""
 
 _DARK_TEXT, _LIGHT_TEXT = "#101010", "#fafafa"
 """On a coloured cell, in light and dark pages alike: the cell's colour is the same in both."""
@@ -63,13 +65,13 @@ def stacks(
     shown = list(parts)
     rows = -(-len(shown) // (5 if sheet.wide else 2)) + (1 if limit else 0)
     thin = min(BAR_PX, max(11.0, 640.0 / max(1, len(labels))))
-    axes = sheet.axes(len(labels) * thin + _FRAME_PX + rows * _LEGEND_PX)
+    axes = sheet.axes(len(labels) * thin + _FRAME_PX + rows * LEGEND_PX)
     left = [0.0] * len(labels)
     for name in shown:
         axes.barh(range(len(labels)), parts[name], left=left, color=fills[name], height=0.78, linewidth=0.6)
         left = [a + b for a, b in zip(left, parts[name], strict=True)]
     _down(axes, labels, every=max(1, -(-len(labels) // int(640.0 / 15.0))))
-    handles = [_patch(fills[name], name) for name in shown]
+    handles = [swatch(fills[name], name) for name in shown]
     most = max([*left, limit[0] if limit else 0.0]) or 1.0
     share = min(0.7, _text_px(notes) / max(80.0, sheet.width_px - _text_px(labels) - 24.0)) if notes else 0.03
     axes.set_xlim(0.0, most / (1.0 - share))
@@ -94,7 +96,7 @@ def lines(
 ) -> Any:
     """Curves over ``x``, whose places carry ``ticks`` (None: round numbers); a point without a value leaves a gap."""
     rows = 0 if len(curves) == 1 else -(-len(curves) // (4 if sheet.wide else 2))
-    axes = sheet.axes(height_px + rows * _LEGEND_PX)
+    axes = sheet.axes(height_px + rows * LEGEND_PX)
     marks = ("o", "s", "^", "D", "v", "P", "X", "*")
     handles = []
     for at, (name, values) in enumerate(curves.items()):
@@ -202,7 +204,7 @@ def tornado(
     sheet: Sheet, labels: Sequence[str], sides: Sequence[tuple[float | None, float | None]], names: tuple[str, str]
 ) -> None:
     """For each label two bars from 0: what less and what more of it does, in per cent."""
-    axes = sheet.axes(len(labels) * BAR_PX * 1.3 + _FRAME_PX + _LEGEND_PX)
+    axes = sheet.axes(len(labels) * BAR_PX * 1.3 + _FRAME_PX + LEGEND_PX)
     for at, pair in enumerate(sides):
         for side, (value, colour) in enumerate(zip(pair, SERIES[1::-1], strict=True)):
             place = at + (0.2 if side else -0.2)
@@ -217,7 +219,7 @@ def tornado(
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g} %" if abs(value) > 1e-9 else "0 %")
     axes.set_xlabel("change of the best step time")
     axes.grid(axis="x")
-    sheet.legend([_patch(SERIES[1], names[0]), _patch(SERIES[0], names[1])], 2)
+    sheet.legend([swatch(SERIES[1], names[0]), swatch(SERIES[0], names[1])], 2)
 
 
 def scatter_line(sheet: Sheet, points: Sequence[tuple[float, float, str]], names: tuple[str, str], proven: bool) -> Any:
@@ -255,7 +257,8 @@ def _measured(axes: Any, unit: str) -> None:
     axes.grid(axis="x")
 
 
-def _patch(colour: str, name: str) -> Any:
+def swatch(colour: str, name: str) -> Any:
+    """A legend's entry for a colour."""
     from matplotlib.patches import Patch
 
     return Patch(facecolor=colour, label=name)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from .. import words
 from ..plan_report import notch_value
 from ..report import plain
-from ..units import GIB, change, gib, milliseconds, percent, seconds, significant, size
+from ..units import GIB, change, gib, milliseconds, percent, plural, seconds, significant, size
 from .content import Chart, Column, Table
-from .drawing import bars, colours, scatter_line, stacks
+from .drawing import LEGEND_PX, bars, colours, scatter_line, stacks, swatch
 from .palette import SERIES
+from .sheet import PX
 
 if TYPE_CHECKING:
     from shardwise.costmodel.estimate import Estimate
@@ -25,10 +26,11 @@ KINDS = ("compute", "communication not hidden", "pipeline bubble", "optimizer", 
 
 _KIND_OF = {"pp_bubble": KINDS[2], "optimizer": KINDS[3], "offload": KINDS[3], "fixed": KINDS[4]}
 
-_LEAST_SHARE = 0.02
+LEAST_SHARE = 0.02
 """Parts of memory that are nowhere this share of the capacity are drawn together."""
 
-_REST = "smaller parts"
+SMALLER = "smaller parts"
+"""Their name."""
 
 
 def kind_of(part: str) -> str:
@@ -72,7 +74,7 @@ def time_chart(e: Estimate) -> Chart:
             [fills[kind_of(n)] for n, _ in parts], notes, "milliseconds of a step",
         )  # fmt: skip
         _widened(sheet, axes, len(kinds))
-        sheet.legend([_key(fills[kind], kind) for kind in kinds], 5)
+        sheet.legend([swatch(fills[kind], kind) for kind in kinds], 5)
 
     return Chart(
         "time-by-part", "Step time by part",
@@ -82,7 +84,7 @@ def time_chart(e: Estimate) -> Chart:
 
 def memory_chart(e: Estimate) -> Chart:
     """Peak memory of every pipeline rank by part, against what is usable."""
-    least = _LEAST_SHARE * e.capacity_bytes
+    least = LEAST_SHARE * e.capacity_bytes
     ranks = e.memory_parts_by_rank
     names = [n for n in e.memory_parts_bytes if any(parts.get(n) for parts in ranks)]
     drawn = [n for n in names if max(parts.get(n, 0.0) for parts in ranks) >= least]
@@ -102,18 +104,18 @@ def memory_chart(e: Estimate) -> Chart:
     )
     stacked = {plain(n): [parts.get(n, 0.0) / GIB for parts in ranks] for n in drawn}
     if small:
-        stacked[_REST] = [sum(parts.get(n, 0.0) for n in small) / GIB for parts in ranks]
+        stacked[SMALLER] = [sum(parts.get(n, 0.0) for n in small) / GIB for parts in ranks]
     fullest = max(range(len(ranks)), key=lambda r: e.memory_by_rank_bytes[r])
     verdict = "" if e.fits else " It does not fit."
     alt = (
-        f"Stacked bars of peak memory for {len(ranks)} pipeline rank(s) against {gib(e.capacity_bytes)} GiB usable. "
-        f"The fullest is rank {fullest} with {gib(e.peak_memory_bytes)} GiB.{verdict}"
+        f"Stacked bars of peak memory for {plural(len(ranks), 'pipeline rank')} against {gib(e.capacity_bytes)} GiB "
+        f"usable. The fullest is rank {fullest} with {gib(e.peak_memory_bytes)} GiB.{verdict}"
     )
 
     def draw(sheet: Sheet) -> None:
         labels = [f"rank {r}" if len(ranks) <= 16 else str(r) for r in range(len(ranks))]
         limit = (e.capacity_bytes / GIB, f"usable {gib(e.capacity_bytes)} GiB")
-        stacks(sheet, labels, stacked, colours(list(stacked), _REST), "GiB", limit)
+        stacks(sheet, labels, stacked, colours(list(stacked), SMALLER), "GiB", limit)
 
     return Chart("memory-by-rank", "Peak memory by pipeline rank", alt, table, draw)
 
@@ -290,17 +292,11 @@ def _after_plan(plan: Plan) -> list[str]:
     return ["plan" if p.strategy == plan.strategy else next(names) for p in plan.pareto]
 
 
-def _key(colour: str, name: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(facecolor=colour, label=name)
-
-
 def _widened(sheet: Sheet, axes: Any, keys: int) -> None:
     """Room for a legend above bars."""
     rows = -(-keys // (5 if sheet.wide else 2))
     width, height = axes.figure.get_size_inches()
-    axes.figure.set_size_inches(width, height + rows * 20.0 / 72.0)
+    axes.figure.set_size_inches(width, height + rows * LEGEND_PX / PX)
 
 
 def present(charts: Iterable[Chart | None]) -> tuple[Chart, ...]:

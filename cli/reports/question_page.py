@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardwise.search.studies.points import OK, Row, strategy_of
+from shardwise.search.studies.points import OK, Row
 from shardwise.search.studies.whatif import Bill
 
-from .. import words
-from ..study_report import short_axis
+from ..study_report import layout_or_why, short_axis
 from ..units import change, count, gib, percent, plural, seconds, significant, size
 from .content import Block, Bullets, Chart, Column, Facts, Page, Section, Table, Text
 from .drawing import bars, lines, tornado, upright
@@ -59,10 +58,6 @@ def _amount(value: float) -> str:
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
-def _layout(row: Row) -> str:
-    return words.short_layout(strategy_of(row)) if row["status"] == OK else f"{row['status']}: {row['message']}"
-
-
 # ---- scale
 
 
@@ -97,7 +92,7 @@ def _scaling_table(answer: Scaling) -> Table:
         Column("best layout, or why there is none", "layout", number=False),
     )
     rows = tuple(
-        (*(row.get(c.name) for c in columns[:5]), share, _layout(row))
+        (*(row.get(c.name) for c in columns[:5]), share, layout_or_why(row))
         for row, share in zip(answer.rows, answer.efficiency, strict=True)
     )
     return Table("Best layout at each count", columns, rows)
@@ -171,7 +166,7 @@ def sensitivity_page(base: Base, answer: Sensitivity) -> Page:
         open=True,
     )  # fmt: skip
     first = answer.influences[0]
-    tiles = [("Best step", seconds(start), _layout(answer.row))]
+    tiles = [("Best step", seconds(start), layout_or_why(answer.row))]
     if first.more_s is not None:
         tiles.append((f"{amount} more {first.resource}", change(first.more_s / start), "of the step time"))
     return _page(f"What moves the step of {base.get('model')} on {base.get('cluster')}", base, tiles, (chart,))
@@ -198,10 +193,10 @@ def changes_page(
     start = looked[min(looked)]
     held = [(ends[0], start), *((c.value, c.after) for c in found)]
     rows = tuple(
-        (name, value, row.get("step_time_s"), row.get("peak_memory_bytes"), _layout(row))
+        (name, value, row.get("step_time_s"), row.get("peak_memory_bytes"), layout_or_why(row))
         for name, (value, row) in zip(names, held, strict=True)
     )
-    said = "; ".join(f"at {write(c.value)} to {_layout(c.after)}" for c in found[:3]) or "nowhere"
+    said = "; ".join(f"at {write(c.value)} to {layout_or_why(c.after)}" for c in found[:3]) or "nowhere"
     said += f"; and {len(found) - 3} more times" if len(found) > 3 else ""
     chart = _curve(
         "break-even", title, f"The best step time over {path} {span}. The best layout changes {said}.",
@@ -221,24 +216,26 @@ def even_page(
     write = _writer(path)
     span = f"from {write(ends[0])} to {write(ends[1])}"
     said = (
-        f"At {path} = {write(value)} it {what} {against}." if value else f"For {path} {span} it never {what} {against}."
+        f"At {path} = {write(value)} it {what} {against}."
+        if value is not None
+        else f"For {path} {span} it never {what} {against}."
     )
     columns = (
         Column(short_axis(path), path, write),
         Column("US dollars per million tokens" if priced else "step time", metric, significant if priced else seconds),
         Column("best layout", "layout", number=False),
     )
-    rows = tuple((v, looked[v].get(metric), _layout(looked[v])) for v in sorted(looked))
+    rows = tuple((v, looked[v].get(metric), layout_or_why(looked[v])) for v in sorted(looked))
     unit = "US dollars per million tokens" if priced else "seconds of the best step"
     chart = _curve(
         "break-even", f"{base.get('cluster')} against {against}",
         f"The best of {base.get('cluster')} over {path} {span}. {said}",
         Table(f"Values of {path} that were searched", columns, rows), looked, (metric, unit), path,
-        [(value, f"as {against}")] if value else [],
+        [(value, f"as {against}")] if value is not None else [],
     )  # fmt: skip
-    tile = (f"{short_axis(path)}", write(value) if value else "none", f"it {what} {against}" if value else span)
+    there = ("none", span) if value is None else (write(value), f"it {what} {against}")
     title = f"Where {base.get('cluster')} {'costs' if priced else 'takes'} as much as {against}"
-    return _page(title, base, [tile], (Text((said,)), *present((chart,))))
+    return _page(title, base, [(short_axis(path), *there)], (Text((said,)), *present((chart,))))
 
 
 def _curve(
@@ -251,7 +248,7 @@ def _curve(
     if len(x) < 2:
         return None
     columns = (Column(short_axis(path), path), Column(unit, metric), Column("best layout", "layout"))
-    data = Table(title, columns, tuple((v, looked[v].get(metric), _layout(looked[v])) for v in sorted(looked)))
+    data = Table(title, columns, tuple((v, looked[v].get(metric), layout_or_why(looked[v])) for v in sorted(looked)))
 
     def draw(sheet: Sheet) -> None:
         curve = {title: [looked[v][metric] for v in x]}
@@ -303,9 +300,9 @@ def _named(bills: Sequence[Bill | Row]) -> list[str]:
 
 def _bill_row(name: str, bill: Bill | Row) -> tuple[Any, ...]:
     if not isinstance(bill, Bill):
-        return bill["cluster"], bill["gpus"], None, None, None, None, _layout(bill)
+        return bill["cluster"], bill["gpus"], None, None, None, None, layout_or_why(bill)
     row = bill.row
-    return row["cluster"], row["gpus"], row["step_time_s"], bill.days, bill.gpu_hours, bill.usd, _layout(row)
+    return row["cluster"], row["gpus"], row["step_time_s"], bill.days, bill.gpu_hours, bill.usd, layout_or_why(row)
 
 
 def _bill_chart(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WIDE_PX, NARROW_PX = 872, 342
 """Widths of a figure on a large page and on a telephone, in pixels of the page."""
 
-_PX = 72.0
+PX = 72.0
 """Pixels of an inch: a unit of the drawing is a point, and a pixel of the page."""
 
 _STYLE: dict[str, Any] = {
@@ -55,7 +55,7 @@ class Sheet:
         from matplotlib.figure import Figure
 
         self.wide = wide
-        self.figure: Any = Figure(figsize=(self.width_px / _PX, 3.0), dpi=_PX, layout="constrained")
+        self.figure: Any = Figure(figsize=(self.width_px / PX, 3.0), dpi=PX, layout="constrained")
 
     @property
     def width_px(self) -> int:
@@ -64,7 +64,7 @@ class Sheet:
 
     def axes(self, height_px: float, rows: int = 1, columns: int = 1, **how: Any) -> Any:
         """Axes on a sheet that is so high; as ``Figure.subplots`` gives them."""
-        self.figure.set_size_inches(self.width_px / _PX, height_px / _PX)
+        self.figure.set_size_inches(self.width_px / PX, height_px / PX)
         return self.figure.subplots(rows, columns, **how)
 
     def legend(self, handles: list[Any], columns: int) -> None:
@@ -118,7 +118,7 @@ def _drawn(chart: Chart, wide: bool, kind: str, ground: str = "none") -> bytes:
         sheet = Sheet(wide)
         chart.draw(sheet)
         sheet.figure.savefig(
-            out, format=kind, dpi=_PX if kind == "svg" else 2 * _PX, facecolor=ground, metadata=dict.fromkeys(none)
+            out, format=kind, dpi=PX if kind == "svg" else 2 * PX, facecolor=ground, metadata=dict.fromkeys(none)
         )
     return out.getvalue()
 

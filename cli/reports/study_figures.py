@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from shardwise.search.studies.points import OK, Row, strategy_of
+from shardwise.search.studies.points import OK, Row
 
-from .. import words
 from ..report import plain
-from ..study_report import short_axis, shown
-from ..units import GIB, change, gib, percent, seconds, significant
+from ..study_report import layout_or_why, short_axis, shown
+from ..units import GIB, change, gib, percent, plural, seconds, significant
 from .content import Chart, Column, Table
 from .drawing import colours, heat, lines, stacks, tornado
-from .plan_figures import KINDS, by_kind
+from .plan_figures import KINDS, LEAST_SHARE, SMALLER, by_kind
 
 if TYPE_CHECKING:
     from shardwise.search.studies.runner import StudyResult
@@ -175,7 +174,7 @@ def _grid_words(title: str, panels: dict[str, list[list[float | None]]], metric:
     if not some:
         return f"{title}: no cell has an answer."
     none = len(cells) - len(some)
-    missing = f" A dash marks the {none} cell(s) without an answer." if none else ""
+    missing = f" A dash marks the {plural(none, 'cell')} without an answer." if none else ""
     least, most = metric.write(min(some)), metric.write(max(some))
     return f"{title}: coloured cells from {least} to {most}, brighter is more.{missing}"
 
@@ -316,11 +315,11 @@ def memory_parts(result: StudyResult) -> Chart | None:
         return None
     keys = list(dict.fromkeys(k for _, row in held for k in row if k.startswith("memory.")))
     capacity = max(row["capacity_bytes"] for _, row in held)
-    big = [k for k in keys if max(row.get(k) or 0.0 for _, row in held) >= 0.02 * capacity]
+    big = [k for k in keys if max(row.get(k) or 0.0 for _, row in held) >= LEAST_SHARE * capacity]
     small = [k for k in keys if k not in big]
     stacked = {_part(k): [(row.get(k) or 0.0) / GIB for _, row in held] for k in big}
     if small:
-        stacked["smaller parts"] = [sum(row.get(k) or 0.0 for k in small) / GIB for _, row in held]
+        stacked[SMALLER] = [sum(row.get(k) or 0.0 for k in small) / GIB for _, row in held]
     columns = (
         Column("point", "point"), *(Column(_part(k), k.removeprefix("memory."), gib) for k in keys),
         Column("peak", "peak_bytes", gib), Column("usable", "capacity_bytes", gib),
@@ -335,7 +334,7 @@ def memory_parts(result: StudyResult) -> Chart | None:
 
     def draw(sheet: Sheet) -> None:
         names = _fitted(_bar_names(result), sheet)
-        stacks(sheet, names, stacked, colours(list(stacked), "smaller parts"), "GiB", limit)
+        stacks(sheet, names, stacked, colours(list(stacked), SMALLER), "GiB", limit)
 
     return Chart(
         "memory-by-point",
@@ -372,10 +371,6 @@ def points_table(result: StudyResult, most: int) -> Table:
         Column("best layout, or why there is none", "layout", number=False),
     )
     rows = tuple(
-        (*(row.get(c.name) for c in columns[:-1]), _layout(row)) for row in result.rows[:most]
+        (*(row.get(c.name) for c in columns[:-1]), layout_or_why(row)) for row in result.rows[:most]
     )  # fmt: skip
     return Table("Best layout of each point", columns, rows)
-
-
-def _layout(row: Row) -> str:
-    return words.short_layout(strategy_of(row)) if row["status"] == OK else f"{row['status']}: {row['message']}"

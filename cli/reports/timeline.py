@@ -13,6 +13,7 @@ from shardwise.costmodel.simulation.graph import KINDS
 
 from ..units import milliseconds, percent, plural, seconds
 from .content import Chart, Column, Table
+from .drawing import swatch
 from .palette import CARD, IDLE, LINE, MUTED, SERIES
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _draw(sheet: Sheet, what: Slices, s: Simulation) -> None:
     axes[0].set_yticks(range(0, ranks, every), [f"rank {r}" for r in range(0, ranks, every)])
     sheet.figure.supxlabel("seconds from the start of the step", fontsize=12, color=MUTED)
     present = dict.fromkeys(what.names[w] for w in np.unique(what.what))
-    sheet.legend([_key(name) for name in (*_FILLS, *_END_FILLS) if name in present], 5)
+    sheet.legend([swatch(fill, name) for name, fill in {**_FILLS, **_END_FILLS}.items() if name in present], 5)
 
 
 def _panel(axis: Any, what: Slices, window: tuple[float, float], scale: float, place: tuple[int, int]) -> None:
@@ -218,9 +219,3 @@ def _boxes(what: Slices, chosen: NDArray[np.int64], window: tuple[float, float])
     corners = np.stack([np.stack([left, right, right, left, left], 1), np.stack([top, top, low, low, top], 1)], 2)
     codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(chosen))
     return Path(corners.reshape(-1, 2), codes)
-
-
-def _key(name: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(facecolor={**_FILLS, **_END_FILLS}[name], label=name)

@@ -172,7 +172,7 @@ def _memory_alone(result: CaseResult) -> CaseResult:
 def _around(counts: Sequence[int], at: int, smaller: Sequence[CaseResult]) -> list[int]:
     """The counts to show: those next to the answer, the last smaller one with a layout, twice and four times it."""
     near = {*counts[max(0, at - _BELOW) : at + 1 + _ABOVE]}
-    possible = [c.num_gpus for c in smaller if c.outcome != "impossible"]
+    possible = [c.num_gpus for c in smaller if c.outcome != IMPOSSIBLE]
     near |= {*possible[-1:], *(n for n in counts if n in (2 * counts[at], 4 * counts[at]))}
     return sorted(near)
 

@@ -81,6 +81,7 @@ def test_a_stock_recipe() -> None:
     assert any("is taken to be the shipped llama-3-70b" in note for note in parsed.assumptions)
     assert any("_pretrain_common()" in note for note in parsed.assumptions)
     assert recognise({"r.py": STOCK}) == "megatron-bridge"
+    assert not BRIDGE.claim({"train.py": 'MODEL = "nvidia/nemotron-4-340b"'})
 
 
 def test_a_nemo_recipe() -> None:

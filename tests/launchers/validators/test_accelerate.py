@@ -6,9 +6,6 @@ Needs ``SHARDWISE_ACCELERATE_PYTHON``, the interpreter of an environment with Ac
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,27 +23,16 @@ from shardwise.launchers.ranks import rank_groups
 from ..drawn import drawn_plans
 from ..problems import fitted, problem
 from ..samples import sample
+from .asking import Case, ask
 
 pytestmark = pytest.mark.validators
 
-RUNNER = Path(__file__).with_name("accelerate_runner.py")
 LAUNCHER = get_launcher("accelerate")
-Case = dict[str, Any]
 
 
-def ask(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
+def ask_accelerate(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
     """What Accelerate says, all cases in one process (importing it takes seconds)."""
-    python = os.environ.get("SHARDWISE_ACCELERATE_PYTHON")
-    if not python:
-        pytest.skip("SHARDWISE_ACCELERATE_PYTHON is not set: run .ci/validators.sh to make an environment for it")
-    questions, answers = folder / "cases.json", folder / "answers.json"
-    questions.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=400, check=False
-    )
-    assert answers.exists(), done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
+    return ask("accelerate_runner.py", "SHARDWISE_ACCELERATE_PYTHON", cases, folder)
 
 
 @cache
@@ -61,7 +47,7 @@ def case_of(p: Problem, s: Strategy) -> Case:
 
 def test_accelerate_derives_what_the_plan_means(tmp_path: Path) -> None:
     assert len(plans()) >= 100 and len({(s.tp, s.cp, s.dp, s.zero_group) for _, s in plans()}) >= 20
-    for (p, s), found in zip(plans(), ask([case_of(p, s) for p, s in plans()], tmp_path), strict=True):
+    for (p, s), found in zip(plans(), ask_accelerate([case_of(p, s) for p, s in plans()], tmp_path), strict=True):
         assert found["accepted"], (p.model.name, s, found["error"])
         replicate, shard = dp_sizes(s)
         assert (found["dp_replicate"], found["dp_shard"]) == (replicate, shard) and replicate * shard == s.dp
@@ -98,7 +84,7 @@ def test_accelerate_refuses_what_reading_refuses_or_lists(tmp_path: Path) -> Non
     p = problem("llama-3.1-8b", gpus=64, batch=64, runtime="accelerate-fsdp2")
     s = fitted(p, zero=3)
     cases = [{"yaml": changed(p, s, section, change)} for section, change, _ in CHANGES]
-    for (_, change, words), found in zip(CHANGES, ask(cases, tmp_path), strict=True):
+    for (_, change, words), found in zip(CHANGES, ask_accelerate(cases, tmp_path), strict=True):
         assert not found["accepted"] and words in found["error"], (change, found)
 
 
@@ -121,14 +107,14 @@ def test_meshes_that_accelerate_refuses_are_refused_by_rule(tmp_path: Path) -> N
         group = 0 if dp == 1 else sizes.get("cp", 1)
         s = fitted(p, zero=3, tp=sizes.get("tp", 1), cp=sizes.get("cp", 1), zero_group=group)
         assert rule in [v.rule for v in LAUNCHER.violations(p, s)]
-    for (_, _, words), found in zip(REFUSED, ask(cases, tmp_path), strict=True):
+    for (_, _, words), found in zip(REFUSED, ask_accelerate(cases, tmp_path), strict=True):
         assert not found["accepted"] and words in found["error"], found
 
 
 def test_a_misspelled_nested_key_is_dropped_by_accelerate_and_listed_by_us(tmp_path: Path) -> None:
     p = problem("llama-3.1-8b", gpus=64, batch=64, runtime="accelerate-fsdp2")
     text = changed(p, fitted(p, zero=3), "parallelism_config", {"parallelism_config_tensor_size": 8})
-    (found,) = ask([{"yaml": text}], tmp_path)
+    (found,) = ask_accelerate([{"yaml": text}], tmp_path)
     assert found["accepted"] and found["tp"] == 1
     script = "accelerate launch --config_file a.yaml train.py --per_device_train_batch_size 1 --max_length 4096"
     parsed = LAUNCHER.parse({"accelerate.yaml": text, "launch.sh": script})
@@ -136,7 +122,7 @@ def test_a_misspelled_nested_key_is_dropped_by_accelerate_and_listed_by_us(tmp_p
 
 
 def test_layers_and_plans_are_those_of_transformers(tmp_path: Path) -> None:
-    (found,) = ask([{"classes": {name: known.layer for name, known in CLASSES.items()}}], tmp_path)
+    (found,) = ask_accelerate([{"classes": {name: known.layer for name, known in CLASSES.items()}}], tmp_path)
     for name, known in CLASSES.items():
         assert found[name]["there"] and found[name]["layer"], name
         assert found[name]["split"] or not known.tp, name

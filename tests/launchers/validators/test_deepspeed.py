@@ -7,10 +7,7 @@ one).
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +25,16 @@ from shardwise.launchers.ranks import rank_groups
 from ..drawn import drawn_plans
 from ..problems import fitted, problem
 from ..samples import sample
+from .asking import Case, ask
 
 pytestmark = pytest.mark.validators
 
-RUNNER = Path(__file__).with_name("deepspeed_runner.py")
 DEEPSPEED = get_launcher("deepspeed")
-Case = dict[str, Any]
 
 
 def ask_deepspeed(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
     """What DeepSpeed says, all cases in one process (importing it takes seconds)."""
-    python = os.environ.get("SHARDWISE_DEEPSPEED_PYTHON")
-    if not python:
-        pytest.skip("SHARDWISE_DEEPSPEED_PYTHON is not set: run .ci/validators.sh to make an environment for DeepSpeed")
-    questions, answers = folder / "cases.json", folder / "answers.json"
-    questions.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert answers.exists(), done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
+    return ask("deepspeed_runner.py", "SHARDWISE_DEEPSPEED_PYTHON", cases, folder)
 
 
 def plans() -> list[tuple[Problem, Strategy]]:

@@ -7,9 +7,6 @@ one).
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,27 +22,16 @@ from shardwise.launchers.megatron_deepspeed_rules import partition_method
 from shardwise.launchers.ranks import rank_groups
 
 from ..problems import GPT, fitted, problem
+from .asking import Case, ask
 
 pytestmark = pytest.mark.validators
 
-RUNNER = Path(__file__).with_name("megatron_deepspeed_runner.py")
 LAUNCHER = get_launcher("megatron-deepspeed")
-Case = dict[str, Any]
 
 
 def ask_deepspeed(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
     """What DeepSpeed says, all cases in one process (importing it takes seconds)."""
-    python = os.environ.get("SHARDWISE_DEEPSPEED_PYTHON")
-    if not python:
-        pytest.skip("SHARDWISE_DEEPSPEED_PYTHON is not set: run .ci/validators.sh to make an environment for DeepSpeed")
-    questions, answers = folder / "cases.json", folder / "answers.json"
-    questions.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert answers.exists(), done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
+    return ask("megatron_deepspeed_runner.py", "SHARDWISE_DEEPSPEED_PYTHON", cases, folder)
 
 
 LAYER, EMBEDDING = "ParallelTransformerLayerPipe", "EmbeddingPipe"

@@ -6,9 +6,6 @@ left out. Needs ``SHARDWISE_NANOTRON_PYTHON`` (``.ci/validators.sh`` makes an en
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,28 +22,17 @@ from shardwise.launchers.ranks import rank_groups
 from ..drawn import drawn_plans
 from ..problems import fitted, problem
 from ..samples import sample
+from .asking import Case, ask
 
 pytestmark = pytest.mark.validators
 
-RUNNER = Path(__file__).with_name("nanotron_runner.py")
 LAUNCHER = get_launcher("nanotron")
 SHAPES = ("llama-3.1-70b", "llama-3.1-8b", "llama-2-13b", "llama-2-7b", "llama-3.2-1b", "llama-3.1-405b")
-Case = dict[str, Any]
 
 
-def ask(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
+def ask_nanotron(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
     """What nanotron says, all cases in one process (importing it takes seconds)."""
-    python = os.environ.get("SHARDWISE_NANOTRON_PYTHON")
-    if not python:
-        pytest.skip("SHARDWISE_NANOTRON_PYTHON is not set: run .ci/validators.sh to make an environment for it")
-    questions, answers = folder / "cases.json", folder / "answers.json"
-    questions.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=400, check=False
-    )
-    assert answers.exists(), done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
+    return ask("nanotron_runner.py", "SHARDWISE_NANOTRON_PYTHON", cases, folder)
 
 
 def case_of(p: Problem, s: Strategy) -> Case:
@@ -55,7 +41,7 @@ def case_of(p: Problem, s: Strategy) -> Case:
 
 @cache
 def plans() -> list[tuple[Problem, Strategy]]:
-    """Drawn plans without a pipeline, and every pipeline that nanotron divides without an empty stage."""
+    """Drawn plans, and every pipeline of some shapes that nanotron divides without an empty stage."""
     found = drawn_plans(LAUNCHER, sample("nanotron"), count=40, seed=3)
     for name in SHAPES:
         for pp in (2, 3, 4, 5, 6, 8, 16):
@@ -69,7 +55,7 @@ def plans() -> list[tuple[Problem, Strategy]]:
 
 def test_nanotron_derives_what_the_plan_means(tmp_path: Path) -> None:
     assert len(plans()) >= 80 and len({s.pp for _, s in plans()}) >= 6
-    for (p, s), found in zip(plans(), ask([case_of(p, s) for p, s in plans()], tmp_path), strict=True):
+    for (p, s), found in zip(plans(), ask_nanotron([case_of(p, s) for p, s in plans()], tmp_path), strict=True):
         assert not LAUNCHER.violations(p, s)
         assert found["accepted"], (p.model.name, s, found["error"])
         assert (found["tp"], found["pp"], found["dp"], found["zero"]) == (s.tp, s.pp, s.dp, s.zero)
@@ -92,7 +78,7 @@ def test_divisions_that_we_refuse_leave_a_stage_empty_or_the_head_early(tmp_path
                 cases.append(case_of(p, fitted(p, pp=pp)))
                 names.append((name, pp))
     assert cases
-    for name, found in zip(names, ask(cases, tmp_path), strict=True):
+    for name, found in zip(names, ask_nanotron(cases, tmp_path), strict=True):
         assert not found["accepted"] or min(found["layers"]) == 0 or found["head"] < name[1] - 1, (name, found)
 
 
@@ -111,5 +97,5 @@ def test_nanotron_refuses_what_reading_refuses_or_lists(
     p = problem("llama-3.1-8b", gpus=8, batch=16, runtime="nanotron")
     case = case_of(p, fitted(p))
     case["config"][section] |= change
-    (found,) = ask([case], tmp_path)
+    (found,) = ask_nanotron([case], tmp_path)
     assert not found["accepted"] and words in found["error"], found

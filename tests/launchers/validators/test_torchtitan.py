@@ -6,9 +6,6 @@ makes one).
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +23,17 @@ from shardwise.launchers.torchtitan_tables import RESHARD, SCHEDULES, SHIPPED, k
 from ..drawn import drawn_plans
 from ..problems import fitted, problem
 from ..samples import sample
+from .asking import Case, ask
 
 pytestmark = pytest.mark.validators
 
-RUNNER = Path(__file__).with_name("torchtitan_runner.py")
 TITAN = get_launcher("torchtitan")
 POLICIES = {"none": "NoneType", "selective": "SelectiveAC", "full": "FullAC"}
-Case = dict[str, Any]
 
 
 def ask_torchtitan(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
     """The answers of torchtitan's own checks, all cases in one process (importing it takes seconds)."""
-    python = os.environ.get("SHARDWISE_TORCHTITAN_PYTHON")
-    if not python:
-        pytest.skip("SHARDWISE_TORCHTITAN_PYTHON is not set: run .ci/validators.sh to make an environment for it")
-    questions, answers = folder / "cases.json", folder / "answers.json"
-    questions.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, str(RUNNER), str(questions), str(answers)], capture_output=True, text=True, timeout=900, check=False
-    )
-    assert answers.exists(), done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
+    return ask("torchtitan_runner.py", "SHARDWISE_TORCHTITAN_PYTHON", cases, folder)
 
 
 def plans() -> list[tuple[Problem, Strategy]]:
