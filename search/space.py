@@ -184,8 +184,8 @@ class Space:
                 "activations stay on the device; pin offload_activations=off|on to look at the host's memory too"
             )
         if not wishes.touches("vpp"):
-            out.append("2 to 4 virtual stages, those that divide a stage's layers and some between are searched; pin vpp "
-                       "for others")  # fmt: skip
+            out.append("2 to 4 virtual stages, those that divide a stage's layers and some between are searched; pin "
+                       "vpp for others")  # fmt: skip
         if offers(self.launcher.capabilities, "rank_order") and not wishes.touches("rank_order"):
             out.append("another rank order is searched where it shortens messages between stages by a tenth; pin "
                        "rank_order for it")  # fmt: skip
