@@ -38,7 +38,7 @@ def spread(weights: tuple[int, ...], cuts: tuple[int, ...]) -> int:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=9), st.data())
 def test_no_partition_is_more_even_than_the_balanced_one(weights: list[int], data: st.DataObject) -> None:
-    """Dynamic programming over the spread is exact for two stages; for more it never loses to what it extends."""
+    """Dynamic programming over the spread is exact for two stages; for more the cuts are in order and cover all."""
     fixed = tuple(weights)
     cuts = balanced(fixed, 2)
     if len(fixed) > 2:
