@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import whole_number
 
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z][a-z0-9_]+) \.{3,} ?(.*)$")
 LEAST_ARGUMENTS = 10
@@ -113,7 +114,7 @@ def _moe(read: _Arguments) -> dict[str, Any] | None:
         "top_k": read.whole("moe_router_topk", 2),
         "moe_ffn_hidden_size": width,
         "num_shared_experts": 1 if shared else 0,
-        "shared_expert_intermediate_size": int(shared) if shared and shared.isdigit() else None,
+        "shared_expert_intermediate_size": whole_number(shared or ""),
         "first_dense_layers": 0,
     }
 
@@ -122,7 +123,7 @@ def _parallel(read: _Arguments, moe: bool) -> dict[str, Any]:
     tp, pp = read.whole("tensor_model_parallel_size"), read.whole("pipeline_model_parallel_size")
     cp = read.whole("context_parallel_size", 1)
     virtual = read.text("virtual_pipeline_model_parallel_size")
-    zero = read.text("zero_stage")
+    zero = whole_number(read.text("zero_stage") or "")
     granularity = read.text("recompute_granularity")
     if granularity is None:
         granularity = (
@@ -133,11 +134,11 @@ def _parallel(read: _Arguments, moe: bool) -> dict[str, Any]:
         "sequence_parallel": read.flag("sequence_parallel"),
         "cp": cp,
         "pp": pp,
-        "vpp": int(virtual) if virtual and virtual.isdigit() else 1,
+        "vpp": whole_number(virtual or "") or 1,
         "dp": read.whole("world_size") // (tp * pp * cp),
         "ep": read.whole("expert_model_parallel_size", 1),
         "etp": read.whole("expert_tensor_parallel_size", tp) if moe else None,
-        "zero_stage": int(zero) if zero and zero.isdigit() else int(read.flag("use_distributed_optimizer")),
+        "zero_stage": int(read.flag("use_distributed_optimizer")) if zero is None else zero,
         "micro_batch_size": read.whole("micro_batch_size"),
         "global_batch_size_seqs": read.whole("global_batch_size"),
         "recompute": granularity,

@@ -39,3 +39,8 @@ def is_there(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+def whole_number(text: str) -> int | None:
+    """The number that up to 18 digits (0 to 9 only: ``²`` is a digit to Python) spell, None for another text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

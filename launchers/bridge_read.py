@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import yaml
-
 from shardwise.costmodel.megatron_flags import REFUSED
 from shardwise.costmodel.megatron_shell import Flag, read_flags, read_words
 from shardwise.costmodel.presets import list_presets, load_preset
@@ -26,7 +24,7 @@ from .megatron_tables import UNMODELLED
 from .parsed import Files, Given, Option, Parsed
 from .recipe_reader import RecipeReader, Setting
 from .recipe_values import Pretrained
-from .yaml_settings import YamlSettings, near_key
+from .yaml_settings import YamlSettings, near_key, plain_value
 
 _OVERRIDE: Final = re.compile(r"^\+{0,2}~?([a-z_]\w*(?:\.\w+)+)=(.*)$", re.DOTALL)
 _MARK: Final = re.compile(
@@ -119,17 +117,14 @@ def _settings(files: Files, given: Given) -> tuple[list[Setting], list[str]]:
 
 def _plain(value: Any) -> Any:
     """A value of YAML; a list comes as its text."""
-    return yaml.safe_load(value) if isinstance(value, str) and value.startswith(("[", "- ")) else value
+    return plain_value(value) if isinstance(value, str) and value.startswith(("[", "- ")) else value
 
 
 def _overrides(file: str, text: str, given: Given) -> Iterator[Setting]:
     for word, conditional, line in read_words(text, file, given.variables):
         match = _OVERRIDE.match(word)
         if match:
-            try:
-                value = yaml.safe_load(match.group(2))
-            except yaml.YAMLError:
-                value = match.group(2)
+            value = plain_value(match.group(2))
             yield Setting(match.group(1), value, file, line, match.group(1), conditional)
 
 

@@ -8,8 +8,9 @@ norm, the head.
 from __future__ import annotations
 
 import ast
-import contextlib
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
@@ -25,6 +26,8 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .accelerate_models import CLASSES
 from .own_splits import Split
+from .recipe_reader import parse_python
+from .recipe_values import Unread, evaluate, unread
 
 BEFORE, AFTER = 1, 2
 """Entries of the list before and after the decoder layers."""
@@ -194,19 +197,51 @@ def is_pipeline_settings(file: str, text: str) -> bool:
     return file.endswith(".py") and "NUM_STAGES" in text
 
 
-def stages_of(file: str, text: str) -> tuple[int, ...]:
-    """Layers of every stage that ``pipeline_settings.py`` states. Raises InputError naming file and constant."""
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """What ``pipeline_settings.py`` states: layers of every stage, replicas, and how DeepSpeed is to divide."""
+
+    file: str
+    stages: tuple[int, ...]
+    replicas: int
+    method: str
+
+    def check(self, model: ModelSpec | None, replicas: int) -> None:
+        """Hold the file to what it will meet, as its own ``check`` and the topology would: they end the job.
+
+        Raises InputError naming file and constant.
+        """
+        if self.replicas != replicas:
+            raise InputError(f"{self.file}: DATA_PARALLEL = {self.replicas}: expected {replicas}, the GPUs over "
+                             f"{len(self.stages)} stages, or give --gpus")  # fmt: skip
+        if model is None or sum(self.stages) != model.num_layers:  # the layout's own rule says how many there are
+            return
+        own = {method.lower(): split for method, split in _methods(model, len(self.stages))}
+        made = own.get(self.method.lower())
+        if made is not None and made != self.stages and self.stages in own.values():
+            raise InputError(f"{self.file}: LAYERS_PER_STAGE = {self.stages}: expected {made}, which "
+                             f"PARTITION_METHOD = {self.method!r} gives")  # fmt: skip
+
+
+def read_pipeline_settings(file: str, text: str) -> PipelineSettings:
+    """The constants of ``pipeline_settings.py``. Raises InputError naming file, constant and what was expected."""
     values: dict[str, Any] = {}
-    try:
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                with contextlib.suppress(ValueError):
-                    values[node.targets[0].id] = ast.literal_eval(node.value)
-    except SyntaxError as error:
-        raise InputError(f"{file}:{error.lineno}: not Python: {error.msg}") from None
-    count, held = values.get("NUM_STAGES"), values.get("LAYERS_PER_STAGE")
-    if not isinstance(count, int) or count < 1:
-        raise InputError(f"{file}: NUM_STAGES = {count!r}: expected a whole number of at least 1")
-    if not isinstance(held, tuple) or len(held) != count or not all(isinstance(n, int) and n >= 0 for n in held):
-        raise InputError(f"{file}: LAYERS_PER_STAGE = {held!r}: expected {count} whole numbers, one for each stage")
-    return held
+    for node in parse_python(file, text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            values[node.targets[0].id] = evaluate(node.value, values, unread)
+
+    def wrong(name: str, expected: str) -> InputError:
+        value = values.get(name)
+        shown = value.text if isinstance(value, Unread) else repr(value)
+        said = f"{name} = {shown[:200]}" if name in values else f"{name} is missing"
+        return InputError(f"{file}: {said}: expected {expected}")
+
+    for name in ("NUM_STAGES", "DATA_PARALLEL"):
+        if type(values.get(name)) is not int or values[name] < 1:
+            raise wrong(name, "a whole number of at least 1")
+    count, held, method = values["NUM_STAGES"], values.get("LAYERS_PER_STAGE"), values.get("PARTITION_METHOD")
+    if not isinstance(held, tuple) or len(held) != count or not all(type(n) is int and n >= 0 for n in held):
+        raise wrong("LAYERS_PER_STAGE", f"{count} whole numbers, one for each stage")
+    if not isinstance(method, str) or not re.fullmatch(r"uniform|parameters|type:.+", method, re.IGNORECASE):
+        raise wrong("PARTITION_METHOD", "'uniform', 'parameters' or 'type:' and a class of layers")
+    return PipelineSettings(file, held, values["DATA_PARALLEL"], method)

@@ -14,7 +14,7 @@ from shardwise.hardware_profiles.errors import InputError
 
 from .canonical import canonical
 from .deepspeed_json import flat_settings
-from .deepspeed_pipeline import is_pipeline_settings, stages_of
+from .deepspeed_pipeline import PipelineSettings, is_pipeline_settings, read_pipeline_settings
 from .deepspeed_tables import PIPELINE_KEYS, READ, SCRIPT_OPTIONS, TOP_KEYS, UNMODELLED, ZERO_KEYS
 from .flag_reader import FlagReader, trimmed
 from .parsed import Files, Given, Option, Parsed, needed
@@ -37,7 +37,7 @@ def parse_files(files: Files, given: Given) -> Parsed:
     if not tables:
         raise InputError(f"{', '.join(files)}: no JSON settings of DeepSpeed among them")
     scripts = {f: t for f, t in files.items() if f not in tables and not f.startswith("hostfile")}
-    stages = [stages_of(f, t) for f, t in scripts.items() if is_pipeline_settings(f, t)]
+    stages = [read_pipeline_settings(f, t) for f, t in scripts.items() if is_pipeline_settings(f, t)]
     scripts = {f: t for f, t in scripts.items() if not is_pipeline_settings(f, t)}
     scripts = {f: t for f, t in scripts.items() if f != "sbatch.sh" or len(scripts) == 1}
     flags = FlagReader(
@@ -91,14 +91,16 @@ def _job(
     tables: Mapping[str, dict[str, Any]],
     files: Files,
     given: Given,
-    stages: tuple[int, ...] | None,
+    pipeline: PipelineSettings | None,
 ) -> Parsed:
-    source, model = settings.file, given.model
+    source, model, stages = settings.file, given.model, pipeline.stages if pipeline else None
     gpus = needed(world_size(files, flags, given), "how many GPUs the job has", "--gpus", source)
     if stages is None and settings.has("pipeline"):
         flags.notes.append("the stages of a pipeline stand in the training script: without pipeline_settings.py one "
                            "stage is taken")  # fmt: skip
     strategy, batch = _strategy(settings, flags, gpus, given, stages or (0,))
+    if pipeline is not None:
+        pipeline.check(model, strategy.dp)
     stated = next((n for n in map(flags.integer, _SEQUENCES) if n), None)
     sequence = needed(given.sequence_length or stated, "the sequence length", "--seq-len", source)
     dtype = "bf16" if settings.on("bf16.enabled") else "fp16" if settings.on("fp16.enabled") else "fp32"

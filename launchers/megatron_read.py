@@ -19,6 +19,7 @@ from shardwise.costmodel.splits import even_split
 from shardwise.costmodel.strategy import CP_COMMS, RANK_ORDERS, Strategy
 from shardwise.costmodel.workload import Workload
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import whole_number
 
 from .canonical import canonical
 from .flag_reader import FlagReader, trimmed
@@ -157,7 +158,7 @@ def _context(flags: FlagReader, cp: int) -> tuple[str, int]:
         return kind, 1
     if kind == "a2a":
         return kind, cp
-    numbers = [int(n) if n.isdigit() else 0 for n in sizes]
+    numbers = [whole_number(n) or 0 for n in sizes]
     if len(numbers) != 2 or numbers[0] * numbers[1] != cp:
         raise flags.fail("hierarchical-context-parallel-sizes", f"two sizes whose product is {cp}")
     return kind, numbers[0]

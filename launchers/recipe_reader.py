@@ -83,7 +83,7 @@ class RecipeReader:
     def __init__(self, file: str, text: str, variables: Mapping[str, str]) -> None:
         self._file = file
         self._given = {name: _literal(value) for name, value in variables.items()}
-        self._tree = _parsed(file, text)
+        self._tree = parse_python(file, text)
         self._functions = {n.name: n for n in self._tree.body if isinstance(n, ast.FunctionDef)}
         self._globals: dict[str, Any] = dict(self._given)
         self._recipe = Recipe()
@@ -292,7 +292,7 @@ def _sets(function: ast.FunctionDef) -> bool:
     return False
 
 
-def _parsed(file: str, text: str) -> ast.Module:
+def parse_python(file: str, text: str) -> ast.Module:
     """The tree of a text that Python would take. Raises InputError naming the line where it would not."""
     try:
         with warnings.catch_warnings():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from shardwise.costmodel.megatron_shell import read_variables
+from shardwise.hardware_profiles.text_files import whole_number
 
 from .flag_reader import FlagReader
 from .parsed import Files, Given
@@ -29,8 +30,8 @@ def world_size(files: Files, flags: FlagReader, given: Given) -> int | None:
         return nodes * per_node
     for name in _SIZES:
         text = next((v for f, t in files.items() if (v := read_variables(t, f, given.variables).get(name))), None)
-        if text is not None and text.isdigit() and int(text):
-            return int(text)
+        if text is not None and (number := whole_number(text)):
+            return number
     return per_node if per_node and not nodes and not flags.has("nnodes") else None
 
 
@@ -50,7 +51,7 @@ def _directives(files: Files) -> dict[str, str]:
 def _count(text: str) -> int | None:
     """A number of hosts; of an elastic range ``2:4`` the most."""
     last = text.strip("'\" ").rpartition(":")[2]
-    return int(last) if last.isdigit() and int(last) else None
+    return whole_number(last) or None
 
 
 def _gpus(text: str) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from shardwise.hardware_profiles.errors import InputError
+from shardwise.hardware_profiles.text_files import whole_number
 
 from .parsed import Option
 
@@ -69,9 +70,10 @@ class YamlSettings:
         if value is None:
             return default
         text = str(value).strip()
-        if isinstance(value, bool) or not text.lstrip("-").isdigit() or int(text) < minimum:
+        number = whole_number(text) if not isinstance(value, bool) else None
+        if number is None or number < minimum:
             raise self.fail(key, f"a whole number of at least {minimum}")
-        return int(text)
+        return number
 
     def word(self, key: str, default: str = "", allowed: Sequence[str] = ()) -> str:
         """A word, one of ``allowed`` in any case where given. Raises InputError naming file, line, key and value."""
@@ -152,9 +154,30 @@ def _value(node: Any) -> Any:
         return yaml.serialize(node).strip() if node.value else []
     loader = yaml.SafeLoader("")
     try:
-        return loader.construct_object(node, deep=True)
+        value = loader.construct_object(node, deep=True)
     except (ValueError, yaml.YAMLError):
         return node.value
+    return node.value if _too_large(value) else value
+
+
+def plain_value(text: str) -> Any:
+    """What a word of a command line means as YAML; the word itself where it is none that a setting could have."""
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            return text
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    return text if _too_large(value) else value
+
+
+def _too_large(value: Any) -> bool:
+    """Whether a whole number in the value has more digits than Python writes."""
+    if isinstance(value, dict):
+        return any(map(_too_large, (*value, *value.values())))
+    if isinstance(value, list):
+        return any(map(_too_large, value))
+    return isinstance(value, int) and value.bit_length() > 99
 
 
 def _shown(value: Any) -> str:

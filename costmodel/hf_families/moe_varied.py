@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from shardwise.hardware_profiles.text_files import whole_number
+
 from ..model import AttentionCore, Extra, LayerKind, Linear, Mixer, Mlp, ModelSpec, Moe, Split
 from . import windows
 from .config import Config, show
@@ -157,9 +159,9 @@ def _step_routed(cfg: Config, layers: int, depth: int) -> list[bool]:
         cfg.assume("moe_layers_enum is not given: all layers from the fourth on are routed (class default)")
         return [i >= 3 for i in range(layers)]
     parts = enum.split(",") if isinstance(enum, str) else enum
-    if not isinstance(parts, list) or not all(str(p).strip().isdigit() for p in parts):
+    chosen = [whole_number(str(part).strip()) for part in parts] if isinstance(parts, list) else [None]
+    if None in chosen:
         cfg.fail("moe_layers_enum", "layer numbers, as a list or separated by commas")
-    chosen = {int(str(p)) for p in parts}
     return [i in chosen for i in range(layers)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.hardware_profiles.errors import InputError
-from shardwise.hardware_profiles.text_files import is_there, read_text
+from shardwise.hardware_profiles.text_files import is_there, read_text, whole_number
 
 
 def refused(path: Path, most_bytes: int = 100) -> str:
@@ -47,3 +47,13 @@ def test_names_that_no_file_can_have_are_not_there(tmp_path: Path) -> None:
     assert not is_there(tmp_path / "missing")
     assert not is_there(Path("a" * 5000))
     assert not is_there(Path("a\0b"))
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1.0", "²", "٣", "1_0", "9" * 19, "9" * 5000])
+def test_what_is_no_whole_number(text: str) -> None:
+    assert whole_number(text) is None
+
+
+@pytest.mark.parametrize("number", [0, 7, 10**18 - 1])
+def test_a_whole_number_is_what_its_digits_spell(number: int) -> None:
+    assert whole_number(str(number)) == number == whole_number("0" + str(number)[:17] if number < 9 else str(number))

@@ -154,6 +154,27 @@ def test_what_the_framework_changes_by_itself(lines: str, strategy: dict[str, ob
     assert {name: getattr(parsed.strategy, name) for name in strategy} == strategy
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0x" + "f" * 9000,
+        "9" * 9000,
+        "[0x" + "f" * 9000 + "]",
+        "2020-13-45",
+        "'[[1,'",
+        "[" * 3000,
+        "'*x'",
+        "!!python/x",
+        "'&a [&b [x, x], *b, *a]'",
+    ],
+    ids=["hexadecimal", "digits", "in a list", "no date", "no list", "deep", "alias", "tag", "aliases"],
+)
+def test_an_override_that_is_no_number_is_refused_by_name(value: str) -> None:
+    files = {"r.py": STOCK, "run.sh": f"torchrun r.py model.pipeline_model_parallel_size={value}\n"}
+    with pytest.raises(InputError, match=r"run.sh:1 model.pipeline_model_parallel_size .*expected a "):
+        BRIDGE.parse(files, Given(num_gpus=64))
+
+
 def test_a_value_only_running_would_tell_is_asked_for() -> None:
     text = STOCK.replace("parallel_size = 2", "parallel_size = cp")
     with pytest.raises(

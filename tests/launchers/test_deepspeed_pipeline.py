@@ -94,7 +94,17 @@ def test_without_a_pipeline_nothing_of_it_is_written() -> None:
     ("before", "after", "words"),
     [
         ("NUM_STAGES = 4", "NUM_STAGES = 0", "NUM_STAGES = 0: expected a whole number of at least 1"),
-        ("NUM_STAGES = 4", 'NUM_STAGES = int("4")', "NUM_STAGES = None: expected a whole number"),
+        ("NUM_STAGES = 4", 'NUM_STAGES = int("4")', r"NUM_STAGES = int\('4'\): expected a whole number"),
+        ("NUM_STAGES = 4", "NUM_STAGES = True", "NUM_STAGES = True: expected a whole number"),
+        ("NUM_STAGES = 4", "STAGES = 4  # NUM_STAGES", "NUM_STAGES is missing: expected a whole number"),
+        ("NUM_STAGES = 4", f"NUM_STAGES = 0x{'f' * 9000}", "NUM_STAGES = .*bits: expected a whole number"),
+        ("DATA_PARALLEL = 4", "DATA_PARALLEL = 3", "DATA_PARALLEL = 3: expected 4, the GPUs over 4 stages"),
+        ("DATA_PARALLEL = 4", "DATA_PARALLEL = 4.0", "DATA_PARALLEL = 4.0: expected a whole number"),
+        ("METHOD = ", "METHOD = 'evenly'  # ", "PARTITION_METHOD = 'evenly': expected 'uniform', 'parameters' or"),
+        ("METHOD = ", "METHOD = 3  # ", "PARTITION_METHOD = 3: expected 'uniform', 'parameters' or"),
+        ("METHOD = ", "METHOD = 'TYPE:llamadecoderlayer'  # ", r"= \(7, 9, 9, 7\): expected \(8, 8, 8, 8\), which"),
+        ("(7, 9, 9, 7)", "(8, 8, 8, 8)", r"= \(8, 8, 8, 8\): expected \(7, 9, 9, 7\), which PARTITION_METHOD"),
+        ("NUM_STAGES = 4", "NUM_STAGES = 4\0", "pipeline_settings.py: not Python: "),
         ("NUM_STAGES = 4", "NUM_STAGES = 2", r"LAYERS_PER_STAGE = \(7, 9, 9, 7\): expected 2 whole numbers"),
         ("(7, 9, 9, 7)", "(7, 9, 9, -7)", "expected 4 whole numbers"),
         ("(7, 9, 9, 7)", "(7, 9, 9, 7", "pipeline_settings.py:.*: not Python"),
@@ -105,6 +115,12 @@ def test_settings_that_cannot_be_meant_are_refused(before: str, after: str, word
     written["pipeline_settings.py"] = written["pipeline_settings.py"].replace(before, after, 1)
     with pytest.raises(InputError, match=words):
         read(written)
+
+
+def test_constants_may_be_reckoned_from_others() -> None:
+    written = files()
+    changed = written["pipeline_settings.py"].replace("(7, 9, 9, 7)", "(7, 9, 9, NUM_STAGES + 3)")
+    assert read({**written, "pipeline_settings.py": changed}).strategy == read(written).strategy
 
 
 def test_another_number_of_stages_than_the_gpus_allow_is_refused() -> None:
