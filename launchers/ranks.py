@@ -46,13 +46,12 @@ def rank_groups(strategy: Strategy, order: str | None = None) -> dict[str, list[
     }
 
 
-def rank_coordinates(strategy: Strategy, order: str | None = None) -> dict[str, NDArray[np.int64]]:
+def rank_coordinates(strategy: Strategy) -> dict[str, NDArray[np.int64]]:
     """The place of every rank in each dimension, ``[rank]`` each.
 
-    tp, cp, dp and pp are of the dense mesh, etp, ep and edp of the expert mesh; ``order`` as for ``rank_groups``, which
-    raises for one that cannot be.
+    tp, cp, dp and pp are of the dense mesh, etp, ep and edp of the expert mesh.
     """
-    axes = (order or strategy.rank_order).split("-")
+    axes = strategy.rank_order.split("-")
     s, ranks = strategy, np.arange(strategy.world_size)
     dense = _Mesh(axes, {"tp": s.tp, "cp": s.cp, "ep": 1, "dp": s.dp, "pp": s.pp}).places(ranks)
     expert = _Mesh(axes, _expert_sizes(s, axes)).places(ranks)

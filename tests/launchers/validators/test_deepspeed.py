@@ -106,7 +106,7 @@ def test_a_pipeline_module_has_the_stages_and_ranks_of_the_plan(tmp_path: Path) 
         assert tuple(b - a for a, b in itertools.pairwise(inside)) == s.layers_per_stage
         assert found["parts"][1] >= 1 and found["parts"][-2] <= found["parts"][-1] - 2
         assert found["stage"] == s.pp - 1
-        ours = rank_groups(s, DEEPSPEED.rank_order)
+        ours = rank_groups(s)
         assert all(sorted(groups) == ours[name] for name, groups in found["groups"].items())
         assert (found["batch"], found["num_microbatches"]) == (p.workload.global_batch_size, s.num_microbatches)
         assert (found["dp"], found["zero"], found["interval"]) == (s.dp, 1, int(s.recompute == "full"))

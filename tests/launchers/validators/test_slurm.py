@@ -187,7 +187,7 @@ def test_a_placed_job_gives_every_host_the_ranks_of_its_line(slurm: Slurm, launc
     processes = started(run_job(slurm, tmp_path, files), tmp_path)
     assert {one.host: one.node_rank for one in processes} == {host: i for i, host in enumerate(hosts)}
     assert {(one.nodes, one.per_node, one.master) for one in processes} == {(len(hosts), 8, hosts[0])}
-    table = placement_files(hosts, 8, s, get_launcher(launcher).rank_order)["ranks.csv"]
+    table = placement_files(hosts, 8, s)["ranks.csv"]
     ranks = {(one.host, i): one.node_rank * one.per_node + i for one in processes for i in range(one.per_node)}
     rows = list(csv.DictReader(io.StringIO(table)))
     assert {(row["host"], int(row["local_rank"])): int(row["rank"]) for row in rows} == ranks
