@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -56,8 +56,9 @@ def read_job(
             system = _system("plan", cluster, system.num_gpus)
         job = Job(estimate.problem.model.name, estimate.strategy, estimate.pools, system, launcher)
     else:
-        job = _from_document(*_document(plan), cluster)
-    return _checked(job)
+        where, raw = _document(plan)
+        return _checked(_from_document(where, raw, cluster), where)
+    return _checked(job, "plan")
 
 
 class _File(BaseModel):
@@ -65,7 +66,7 @@ class _File(BaseModel):
 
 
 class _CollectiveFile(_File):
-    collective: str
+    collective: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast"]
     tensor_bytes: float = Field(ge=0)
     group_size: int = Field(ge=2)
     stride: int = Field(ge=1)
@@ -99,6 +100,8 @@ def _document(plan: Mapping[str, Any] | str | Path) -> tuple[str, Any]:
         return str(plan), json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{plan}:{error.lineno}: broken JSON: {error.msg}; expected a plan.json") from None
+    except ValueError:  # Python reads no number of thousands of digits
+        raise InputError(f"{plan}: broken JSON: a number too long; expected a plan.json") from None
     except RecursionError:
         raise InputError(f"{plan}: broken JSON: nested too deeply; expected a plan.json") from None
 
@@ -132,12 +135,13 @@ def _system(where: str, cluster: Cluster | str | Path, num_gpus: int) -> Cluster
 
 def _strategy(where: str, raw: dict[str, Any]) -> Strategy:
     known = {f.name for f in fields(Strategy)}
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in known}
-    degrees = ("tp", "cp", "pp", "dp", "ep", "etp")
-    for key in degrees:
-        if not isinstance(values.get(key), int) or values[key] < 1:
-            raise InputError(f"{where}: strategy.{key} = {values.get(key)!r}: expected a whole number of 1 or more")
-    return replace(Strategy(), **values)
+    for key in ("tp", "cp", "pp", "dp", "ep", "etp"):
+        if type(raw.get(key)) is not int or raw[key] < 1:
+            raise InputError(f"{where}: strategy.{key} = {raw.get(key)!r}: expected a whole number of 1 or more")
+    try:
+        return Strategy.from_dict({key: value for key, value in raw.items() if key in known})
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def reordered(job: Job) -> list[Job]:
@@ -167,12 +171,28 @@ def _restrided(pool: Pool, s: Strategy) -> Pool:
     return replace(pool, collectives=tuple(moved))
 
 
-def _checked(job: Job) -> Job:
+def _checked(job: Job, where: str) -> Job:
     cluster = job.cluster
     if job.strategy.world_size != cluster.num_gpus:
         raise InputError(
-            f"plan: tp·cp·dp·pp = {job.strategy.world_size}: expected the {cluster.num_gpus} GPUs that the plan is for"
+            f"{where}: tp·cp·dp·pp = {job.strategy.world_size}: expected the {cluster.num_gpus} GPUs that the plan is for"
         )
+    for number, pool in enumerate(job.pools):
+        for c in pool.collectives:
+            _fits(f"{where}: pools.{number}: {c.collective} of {pool.parallelism}", pool.parallelism, c, job)
     if cluster.num_gpus % cluster.node_size:
-        raise InputError(f"plan: {cluster.num_gpus} GPUs are part of one node of {cluster.node_size}: nothing to place")
+        raise InputError(
+            f"{where}: {cluster.num_gpus} GPUs are part of one node of {cluster.node_size}: nothing to place"
+        )
     return job
+
+
+def _fits(where: str, parallelism: str, c: Collective, job: Job) -> None:
+    """Refuse traffic between ranks that the job does not have, or of another rank order than its own."""
+    s, gpus = job.strategy, job.cluster.num_gpus
+    if (c.group_size - 1) * c.stride >= gpus:
+        raise InputError(f"{where}: group_size = {c.group_size}, stride = {c.stride}: expected ranks below {gpus}")
+    apart = s.tp * s.cp * (s.dp if s.rank_order == RANK_ORDERS[0] else 1)
+    if parallelism == "pp" and c.collective == "p2p" and c.stride != apart:
+        raise InputError(f"{where}: stride = {c.stride}: expected {apart}, as strategy.rank_order = {s.rank_order} has "
+                         "it")  # fmt: skip

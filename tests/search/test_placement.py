@@ -367,16 +367,48 @@ def test_what_cannot_be_used_is_said(changes, said):
     assert said in str(error.value)
 
 
+def pool(plan, parallelism="dp", **changes):
+    """The first pool of a document with its one collective changed."""
+    first = plan["pools"][0]
+    return {**first, "parallelism": parallelism, "collectives": [{**first["collectives"][0], **changes}]}
+
+
+def test_the_rank_order_of_a_plan_is_that_of_its_traffic():
+    found = shardwise.plan("llama-3.2-1b", "dgx-h100", shardwise.Workload(16, 2048), num_gpus=16, launcher="megatron",
+                           pins={"pp": "2", "rank_order": "tp-cp-ep-pp-dp"}, refine_trials=0)  # fmt: skip
+    document = found.as_dict()
+    assert place(document, None, "n[1-2]").as_dict()["rank_order"] == "tp-cp-ep-pp-dp"
+    del document["strategy"]["rank_order"]
+    with pytest.raises(InputError, match=r"expected \d+, as strategy\.rank_order = tp-cp-ep-dp-pp has it"):
+        place(document, None, "n[1-2]")
+
+
 def test_documents_that_are_no_plan_are_refused():
     plan = small_plan()
     for change, said in (
         ({"strategy": {"tp": 0}}, "strategy.tp = 0: expected a whole number"),
         ({"num_gpus": 16}, "tp·cp·dp·pp = 8: expected the 16 GPUs"),
         ({"pools": [{"parallelism": "dp"}]}, "pools.0."),
+        ({"strategy": {**plan["strategy"], "tp": True}}, "strategy.tp = True: expected a whole number"),
+        ({"strategy": {**plan["strategy"], "rank_order": "dp-pp"}}, "rank_order = 'dp-pp': expected one of tp-cp-ep"),
+        ({"strategy": {**plan["strategy"], "layers_per_stage": "x"}}, "layers_per_stage = 'x': expected a number"),
+        ({"pools": [pool(plan, collective="all_to_some")]}, "pools.0.collectives.0.collective: input should be"),
+        ({"pools": [pool(plan, stride=4, group_size=4)]}, "group_size = 4, stride = 4: expected ranks below 8"),
+        ({"pools": [pool(plan, stride=10**30)]}, "expected ranks below 8"),
+        ({"pools": [pool(plan, "pp", collective="p2p", stride=1)]}, "stride = 1: expected 8, as strategy.rank_order"),
     ):
         with pytest.raises(InputError) as error:
             place({**plan, **change}, tree([4, 4]), None, cluster=cluster(8))
         assert said in str(error.value)
+
+
+def test_a_file_that_is_no_plan_is_named(tmp_path):
+    file = tmp_path / "p.json"
+    for text, said in (('{"num_gpus": ' + "9" * 9000 + "}", "a number too long"), ("[" * 9000, "nested too deeply")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=said) as error:
+            place(file, None, "n[1-2]")
+        assert str(error.value).startswith(str(file))
 
 
 def test_a_plan_without_traffic_kept_says_plan_again():
