@@ -38,6 +38,22 @@ class _Loader(_BaseLoader):  # type: ignore[misc]
         return built
 
 
+def _number_or_date(loader: Any, node: yaml.ScalarNode) -> Any:
+    """A whole number or a date; one that is none, or that Python would not write out, is an error with its line."""
+    try:
+        whole = node.tag.endswith(":int")
+        value = loader.construct_yaml_int(node) if whole else loader.construct_yaml_timestamp(node)
+        str(value)
+    except ValueError as error:
+        shown = f"{node.value[:40]}{'…' if len(node.value) > 40 else ''}"
+        raise yaml.constructor.ConstructorError(None, None, f"{shown}: {error}", node.start_mark) from None
+    return value
+
+
+for _tag in ("int", "timestamp"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _number_or_date)
+
+
 def slug(name: str) -> str:
     """What two spellings of one name have in common."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

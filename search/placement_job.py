@@ -174,9 +174,8 @@ def _restrided(pool: Pool, s: Strategy) -> Pool:
 def _checked(job: Job, where: str) -> Job:
     cluster = job.cluster
     if job.strategy.world_size != cluster.num_gpus:
-        raise InputError(
-            f"{where}: tp·cp·dp·pp = {job.strategy.world_size}: expected the {cluster.num_gpus} GPUs that the plan is for"
-        )
+        raise InputError(f"{where}: tp·cp·dp·pp = {job.strategy.world_size}: expected the {cluster.num_gpus} GPUs that "
+                         "the plan is for")  # fmt: skip
     for number, pool in enumerate(job.pools):
         for c in pool.collectives:
             _fits(f"{where}: pools.{number}: {c.collective} of {pool.parallelism}", pool.parallelism, c, job)
