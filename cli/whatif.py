@@ -188,6 +188,9 @@ def breakeven(
     from shardwise.search.studies.breakeven import changes, even
 
     looked: dict[float, Any] = {}
+    alone = next((n for n, v in (("gpus", against_gpus), ("price", against_price)) if v is not None), None)
+    if against is None and alone is not None:
+        raise InputError(f"--against-{alone} is of the other cluster: name it with --against")
     if against is None:
         found = changes(base, vary, low, high, progress=runs.progress, looked=looked)
         written = wanted.write(lambda: _pages().changes_page(base, vary, (low, high), found, looked))

@@ -94,7 +94,7 @@ class FlagReader:
         text = self._flags[name][1].value.strip("'\" ")
         value = int(text) if re.fullmatch(r"-?\d{1,13}", text) else evaluate_integer(text)
         if value is None or value < minimum:
-            open_ = "; the script leaves the variable to the shell: give it with --var" if "$" in text else ""
+            open_ = _open(text)
             raise self.fail(name, f"a whole number of at least {minimum}{open_}")
         return value
 
@@ -154,3 +154,10 @@ class FlagReader:
 def option(file: str, flag: Flag, note: str = "") -> Option:
     """A flag as an option with its place."""
     return Option(flag.spelled, flag.value, file, flag.line, note)
+
+
+def _open(text: str) -> str:
+    """What to do about a value that the files leave open: a variable can be given, an expression only written out."""
+    if re.search(r"\$\{?\w", text):
+        return "; the script leaves the variable to the shell: give it with --var"
+    return "; only running it would tell: write the number there" if "$" in text else ""

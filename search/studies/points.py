@@ -17,6 +17,10 @@ from .knobs import Inputs
 Row = dict[str, Any]
 
 OK, INFEASIBLE, INVALID = "ok", "infeasible", "invalid"
+
+HELP = "`shardwise plan` for this job says what would help"
+"""Of an error without an answer: points are searched without looking for ways out, which takes further searches."""
+
 """``status`` of a row: solved; nothing fits or no strategy is legal (``message`` says why); inputs that do not go
 together (a batch that is no whole number of sequences, GPUs that are no whole nodes)."""
 

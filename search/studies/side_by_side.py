@@ -22,6 +22,7 @@ from shardwise.launchers.reading import read_launch
 from ..infeasible import NothingFitsError
 from ..planner import plan
 from ..review import present
+from .points import HELP
 from .runner import Progress
 
 OPTION_LISTS = ("read", "neutral", "unmodelled", "unknown")
@@ -149,7 +150,8 @@ def side_by_side(
         sides.append(_planned(given, job, borrowed) if isinstance(given, Place) else _priced(given, job, parsed))
     first, second = sides
     if first.estimate is None and second.estimate is None:
-        raise InfeasibleError(f"nothing to compare: {first.fault}")
+        said = dict.fromkeys((f"{first.name}: {first.fault}", f"{second.name}: {second.fault}"))
+        raise InfeasibleError(f"nothing to compare: {'; '.join(said)}. {HELP}")
     if first.estimate is None or second.estimate is None:
         return SideBySide(first, second, (), None, False, None)
     one, other = first.estimate, second.estimate

@@ -15,7 +15,7 @@ from typing import Any
 from shardwise.hardware_profiles.errors import InfeasibleError, InputError
 
 from ..objective import check_amount
-from .points import INFEASIBLE, OK, Row
+from .points import HELP, INFEASIBLE, OK, Row
 from .runner import Progress, study
 
 Base = Mapping[str, Any]
@@ -153,8 +153,9 @@ def _any_answered(rows: Sequence[Row]) -> Row:
 
 def refusal(row: Row) -> InputError | InfeasibleError:
     """The error of a row without an answer, where an answer needs one."""
-    kind = InfeasibleError if row["status"] == INFEASIBLE else InputError
-    return kind(f"nothing to compare: {row['message']}")
+    if row["status"] == INFEASIBLE:
+        return InfeasibleError(f"nothing to compare: {row['message']}. {HELP}")
+    return InputError(f"nothing to compare: {row['message']}")
 
 
 # ---- cost

@@ -6,6 +6,7 @@ import pytest
 
 JOB = ["--model", "llama-3.2-1b", "--global-batch", "64", "--seq-len", "2048"]
 PLACE = ["--cluster", "dgx-h100", "--gpus", "16"]
+SPEED = ["--vary", "cluster.tiers.scale-out.bytes_per_s", "--from", "1e9", "--to", "1e11"]
 
 
 def test_scale_prints_the_curve_and_its_json(run):
@@ -100,6 +101,11 @@ def test_a_launch_file_beside_a_cluster(run, tmp_path):
         (["compare", *JOB, "dgx-h100:8", "nowhere/train.sh"], "a launch file (or a folder of them) that is there"),
         (["compare", *JOB, "dgx-h100:8", "dgx-h100:8", "--var", "TP=8"], "--var goes with a launch file"),
         (["breakeven", *JOB, *PLACE, "--vary", "speed", "--from", "1", "--to", "2"], "speed: unknown key"),
+        (["breakeven", *JOB, *PLACE, *SPEED, "--against-gpus", "8"], "--against-gpus is of the other cluster"),
+        (
+            ["breakeven", *JOB, *PLACE, *SPEED, "--against-price", "2"],
+            "--against-price is of the other cluster: name it",
+        ),
         (["breakeven", *JOB, *PLACE, "--vary", "gpus", "--from", "1", "--to", "2"], "whole numbers"),
     ],
 )

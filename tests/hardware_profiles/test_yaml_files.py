@@ -10,13 +10,10 @@ from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.yaml_files import read_mapping
 
 
-@pytest.mark.parametrize("value", ["0x" + "f" * 9000, "9" * 9000, "-" + "9" * 9000, "2020-13-45", "2020-02-30", "0b"])
+@pytest.mark.parametrize("value", ["0x" + "f" * 9000, "9" * 9000, "-" + "9" * 9000, "2020-13-45", "2020-02-30"])
 def test_what_is_no_number_or_date_is_named_with_its_line(tmp_path: Path, value: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(f"name: x\nhow:\n  many: {value}\n")
-    if value == "0b":  # no number in YAML either: a word
-        assert read_mapping(file, "a profile")["how"] == {"many": value}
-        return
     with pytest.raises(InputError) as error:
         read_mapping(file, "a profile")
     said = str(error.value)

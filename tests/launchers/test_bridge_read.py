@@ -181,6 +181,11 @@ def test_a_value_only_running_would_tell_is_asked_for() -> None:
         InputError, match=r"r.py:11 cfg.model.context_parallel_size \$cp: expected a whole number .*--var"
     ):
         BRIDGE.parse({"r.py": text}, Given(num_gpus=64))
+    reckoned = STOCK.replace("parallel_size = 2", "parallel_size = int(os.environ['CP'])")
+    with pytest.raises(
+        InputError, match=r"expected a whole number of at least 1; only running it would tell: write the"
+    ):
+        BRIDGE.parse({"r.py": reckoned}, Given(num_gpus=64))
     parsed = BRIDGE.parse({"r.py": text}, Given(num_gpus=64, variables={"cp": "2"}))
     assert parsed.strategy.cp == 2
 
