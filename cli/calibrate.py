@@ -12,7 +12,7 @@ import click
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.text_files import is_there
 
-from .options import integer, json_option
+from .options import PATH, integer, json_option
 from .output import print_json, write_file
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ class _Several(click.Command):
 @click.option("--ranks", type=integer, help="Ranks of the logs that do not say.")
 @click.option("--nodes", type=integer, help="Nodes of the logs that do not say.")
 @click.option("--kind", type=click.Choice(KINDS), help="Collective of the logs that do not say.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the new profile (YAML) to FILE.")
-@click.option(
-    "--figures", type=click.Path(path_type=Path), metavar="DIR", help="Draw measured against fitted into DIR."
-)
+@click.option("--out", type=PATH, metavar="FILE", help="Write the new profile (YAML) to FILE.")
+@click.option("--figures", type=PATH, metavar="DIR", help="Draw measured against fitted into DIR.")
 @click.option(
     "--format", "image", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Of the figures."
 )

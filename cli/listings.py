@@ -11,7 +11,7 @@ import click
 from shardwise.hardware_profiles.errors import InputError
 
 from .inputs import read_model
-from .options import json_option
+from .options import PATH, json_option
 from .output import console, print_json
 from .units import count, gib, percent, plural, seconds, significant
 
@@ -65,7 +65,7 @@ def list_the_clusters(as_json: bool) -> None:
 
 @clusters.command("show")
 @click.argument("cluster", required=False)
-@click.option("--topology", type=click.Path(path_type=Path), metavar="FILE", help="Show this topology file instead.")
+@click.option("--topology", type=PATH, metavar="FILE", help="Show this topology file instead.")
 @click.option("--topology-name", metavar="NAME", help="Which topology of a topology.yaml.  [default: the cluster's]")
 @click.option("--nodes", metavar="LIST", help="Only these nodes of the topology: gpu[001-128,130].")
 @json_option

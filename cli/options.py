@@ -41,6 +41,21 @@ def seconds(text: str) -> float:
     return number
 
 
+class _FilePath(click.Path):
+    """A path as ``pathlib.Path``. An empty one is an unset variable of a shell, not the current folder."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; refuses an empty text."""
+        if value == "":
+            self.fail("expected a path, this is empty (an unset variable?)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _FilePath()
+
 _DTYPE = click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="GEMM precision.")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|h|d|w)")

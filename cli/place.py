@@ -11,7 +11,7 @@ import click
 from shardwise.hardware_profiles.errors import InputError
 
 from .failures import say_warning
-from .options import json_option, seconds
+from .options import PATH, json_option, seconds
 from .output import console, prepare_folder, print_json, to_json, write_files
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def allocation_options(command: F) -> F:
     decorators = (
         click.option(
             "--topology",
-            type=click.Path(path_type=Path),
+            type=PATH,
             metavar="FILE",
             help="topology.conf, topology.yaml, output of scontrol show topology, or list of nodes and switches.",
         ),
@@ -47,15 +47,11 @@ def allocation_options(command: F) -> F:
 
 
 @click.command()
-@click.option(
-    "--plan", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A plan.json, as plan --out writes."
-)
+@click.option("--plan", required=True, type=PATH, metavar="FILE", help="A plan.json, as plan --out writes.")
 @allocation_options
 @click.option("--cluster", metavar="NAME|FILE", help="Cluster profile.  [default: the one that the plan names]")
 @click.option("--time-limit", type=seconds, help="Stop searching after this many seconds; the gap is stated.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write host files and placement.json to DIR."
-)
+@click.option("--out", type=PATH, metavar="DIR", help="Write host files and placement.json to DIR.")
 @json_option
 def place(plan: Path, out: Path | None, as_json: bool, **options: Any) -> None:
     """Find the order of hosts in which the steps of a plan wait least for their traffic.

@@ -13,7 +13,7 @@ from shardwise.search.objective import Objective
 from .failures import say_warning
 from .inputs import Request
 from .launcher_report import ANY, show_comparison
-from .options import cases_options, integer, json_option, objective_options, read_wishes, seconds
+from .options import PATH, cases_options, integer, json_option, objective_options, read_wishes, seconds
 from .output import console, prepare_folder, print_json, refuse_written, to_json, write_files
 from .place import allocation_options, find_placement, placement_documents
 from .progress import progress_on_terminal
@@ -56,9 +56,7 @@ if TYPE_CHECKING:
     help="Where trials are kept, to continue or share: journal:FILE, FILE.log, sqlite:///FILE or another URL.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of the refinement.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write launch files and plan.json into DIR."
-)
+@click.option("--out", type=PATH, metavar="DIR", help="Write launch files and plan.json into DIR.")
 @trace_option
 @report_options
 @allocation_options

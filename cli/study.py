@@ -13,7 +13,7 @@ import click
 from shardwise.hardware_profiles.errors import InputError
 
 from .failures import say_warning
-from .options import integer
+from .options import PATH, integer
 from .output import console, prepare_folder, print_json, refuse_written, write_files
 from .reports.options import Wanted, report_options
 from .units import plural
@@ -29,10 +29,8 @@ CSV, PARQUET = "results.csv", "results.parquet"
 
 
 @click.command()
-@click.argument("study", type=click.Path(path_type=Path), metavar="STUDY.yaml")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Journal and tables; goes on there."
-)
+@click.argument("study", type=PATH, metavar="STUDY.yaml")
+@click.option("--out", required=True, type=PATH, metavar="DIR", help="Journal and tables; goes on there.")
 @click.option("--workers", type=integer, default="1", show_default=True, help="Processes of this machine.")
 @click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster: tcp://HOST:PORT.")
 @report_options

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .options import PATH
 from .output import prepare_file, write_file
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def trace_option(command: _F) -> _F:
     """Adds ``--trace``."""
-    return click.option(
-        OPTION, type=click.Path(path_type=Path), metavar="FILE", help="Write the simulated step, for ui.perfetto.dev."
-    )(command)
+    return click.option(OPTION, type=PATH, metavar="FILE", help="Write the simulated step, for ui.perfetto.dev.")(
+        command
+    )
 
 
 def prepare_trace(path: Path | None) -> None:

@@ -9,7 +9,7 @@ import click
 
 from shardwise.hardware_profiles.errors import InputError
 
-from .options import json_option
+from .options import PATH, json_option
 from .output import print_json, write_file
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("runs", type=click.Path(path_type=Path), metavar="RUNS.jsonl")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the report (Markdown) to FILE.")
+@click.argument("runs", type=PATH, metavar="RUNS.jsonl")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the report (Markdown) to FILE.")
 @json_option
 def validate(runs: Path, out: Path | None, as_json: bool) -> None:
     """Predict every measured run in RUNS.jsonl and report the error by hardware, model and source.

@@ -13,6 +13,7 @@ import click
 
 from shardwise.hardware_profiles.errors import InputError
 
+from ..options import PATH
 from ..output import (
     prepare_file,
     prepare_folder,
@@ -104,13 +105,13 @@ def report_options(command: _F) -> _F:
     for decorate in (
         click.option(
             FIGURES,
-            type=click.Path(path_type=Path),
+            type=PATH,
             metavar="DIR",
             help="Write each figure of the report as PNG, SVG and CSV.",
         ),
         click.option(
             REPORT,
-            type=click.Path(path_type=Path),
+            type=PATH,
             metavar="FILE.html",
             help="Write the answer as one HTML page with figures, for any browser, offline.",
         ),
