@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwise.costmodel.splits import even_split, layers_by_rank
+from shardwise.costmodel.splits import chunk_ranks, even_split, layers_by_rank
 from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 
 
 def canonical(strategy: Strategy, num_layers: int) -> Strategy:
     """The strategy without what has no effect: an explicit even split, kinds of parallelism whose degree is 1 …
 
-    The launch rules are taken to hold.
+    What the launch rules refuse keeps the spelling that it has.
     """
     s = strategy
     even = even_split(num_layers, s.pp * s.vpp)
@@ -35,6 +35,8 @@ def _recomputed(s: Strategy, split: Sequence[int]) -> tuple[int, tuple[int, ...]
     """``recompute_layers`` and ``recompute_per_stage`` in their simplest spelling."""
     if s.recompute != "full" or (s.recompute_layers < 0 and s.recompute_per_stage is None):
         return -1, None
+    if len(split) != len(chunk_ranks(s.pp, s.vpp, s.schedule)):
+        return s.recompute_layers, s.recompute_per_stage  # a rule refuses it: nobody knows what its ranks hold
     held = list(layers_by_rank(split, s.pp, s.vpp, s.schedule))
     wanted = list(s.recompute_per_stage or (min(s.recompute_layers, h) for h in held))
     if wanted == held:

@@ -35,6 +35,9 @@ def test_what_has_no_effect_is_left_out(one: Strategy, other: Strategy) -> None:
         Strategy(pp=4, layers_per_stage=(19, 20, 21, 20)),
         Strategy(cp=4, cp_comm="a2a", ulysses=4, zero_group=2),
         Strategy(pp=4, recompute="full", recompute_per_stage=(3, 4, 3, 3)),
+        # A V has two chunks per rank: refused by a rule, and no reason to fall over before it.
+        Strategy(pp=2, vpp=3, schedule="zb-v", recompute="full", recompute_layers=3),
+        Strategy(pp=4, layers_per_stage=(40, 40), recompute="full", recompute_layers=3),
     ],
 )
 def test_what_has_an_effect_stays(s: Strategy) -> None:

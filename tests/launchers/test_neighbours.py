@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shardwise.costmodel.strategy import Strategy
@@ -34,9 +36,10 @@ def test_an_explicit_split_stays_while_the_pipeline_does() -> None:
 
 
 @pytest.mark.parametrize("name", [LLAMA, MIXTRAL])
-def test_moves_fill_the_gpus_and_the_batch(name: str) -> None:
+@pytest.mark.parametrize("recompute", [{}, {"recompute": "full", "recompute_layers": 3}])
+def test_moves_fill_the_gpus_and_the_batch(name: str, recompute: dict[str, Any]) -> None:
     p = problem(name, gpus=32, batch=64)
-    s = fitted(p, tp=2, sp=True, pp=2)
+    s = fitted(p, tp=2, sp=True, pp=2, **recompute)
     near = moves(p, s)
     assert len(near) > 20 and len({m.strategy for m in near}) == len(near)
     arithmetic = [r for r in universal_rules() if r.name in ("world-size", "global-batch", "positive-degrees")]
