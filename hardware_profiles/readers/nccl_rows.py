@@ -76,7 +76,9 @@ def read_header(line: str) -> Columns | None:
         return None
     words = re.sub(r"\s+\(", "(", line).replace("#wrong", "wrong").replace("#", " ").split()
     lowered = [word.lower() for word in words]
-    at = next(i for i, word in enumerate(lowered) if word.startswith("type"))
+    at = next((i for i, word in enumerate(lowered) if word.startswith("type")), None)
+    if at is None:  # the word stands inside another: a damaged line
+        return None
     names, unit = [], None
     for word in lowered[at + 1 :]:
         name, _, rest = word.partition("(")

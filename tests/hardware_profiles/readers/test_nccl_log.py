@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.readers.nccl_log import kind_of_name, kind_of_program, read_nccl_log
 from shardwise.hardware_profiles.readers.nccl_ranks import Said, settle
+from shardwise.hardware_profiles.readers.nccl_rows import read_header
 
 from . import printed
 
@@ -290,6 +291,11 @@ def test_a_file_that_is_not_there(tmp_path):
 )  # fmt: skip
 def test_names_of_files_that_speak(name, kind):
     assert kind_of_name(name) == kind
+
+
+def test_a_line_of_columns_whose_type_is_torn_is_none():
+    torn = "#       size         count.type   redop    root     time   algbw   busbw  #wrong"
+    assert read_header(torn) is None and read_header(torn.replace(".", " ")) is not None
 
 
 @settings(max_examples=150, deadline=None)
