@@ -300,9 +300,9 @@ class Stage:
         pipeline = np.maximum(shortest, known_s)
         # What the slowest rank takes at most in a pipeline no longer than that.
         window = slowest + (pipeline - shortest) / np.maximum(m - (fill or 1.0), 1.0 / group.vpp)
-        whole = _summed(rows, rows.time)
+        whole = summed(rows, rows.time)
         shares = shares or _largest_shares(rows)
-        everything = np.maximum(window, whole + _summed(rows, rows.again))
+        everything = np.maximum(window, whole + summed(rows, rows.again))
         least, longest = np.zeros(len(m)), everything
         # An answer under the incumbent has m·slowest + fill·(sum - slowest) + outside below it.
         for _ in range(_TIGHTENINGS):
@@ -325,7 +325,7 @@ def _apart(rows: KindRows, slowest: Array, rest: Totals) -> tuple[Array, Array]:
     """The least time in a pipeline with this slowest rank, and outside it but for data parallel traffic, ``[n]``."""
     group, pp = rows.group, rows.group.pp
     m = group.strategies.num_microbatches
-    passes = (_summed(rows, rows.forward), _summed(rows, rows.backward), _summed(rows, rows.weight))
+    passes = (summed(rows, rows.forward), summed(rows, rows.backward), summed(rows, rows.weight))
     whole = passes[0] + passes[1] + passes[2]
     each = np.stack([slowest, np.maximum(0.0, whole - slowest) / (pp - 1)]) / whole
     forward, backward, weight = (each * p for p in passes)
@@ -359,7 +359,8 @@ def _largest_shares(rows: KindRows) -> tuple[Array, Array]:
     return np.asarray(forward), np.asarray(backward)
 
 
-def _summed(rows: KindRows, table: Array) -> Array:
+def summed(rows: KindRows, table: Array) -> Array:
+    """The sum over all ranks of a table of the rows, nothing recomputed in full, ``[n]``."""
     k = rows.num_kinds
     return np.asarray(rows.copies * (rows.layers @ table[:k] + table[k] + table[k + 1] + rows.num_mtp * table[k + 2]))
 

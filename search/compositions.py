@@ -16,15 +16,22 @@ import numpy as np
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.outside import Totals, totals
 from shardwise.costmodel.problem import Array, Problem
-from shardwise.costmodel.schedule import FOLDED
-from shardwise.costmodel.step import Group, gradient_times_each
+from shardwise.costmodel.schedule import FOLDED, others_divisor
+from shardwise.costmodel.step import Group, gradient_times_each, gradients_exposed
 from shardwise.costmodel.strategy import Strategies, Strategy
 
-from .bounds import Stage, exposed_beside_s, most_layers, paced_exposed_s, slowest_rank_s
+from .bounds import Stage, exposed_beside_s, fill_weight, most_layers, paced_exposed_s, slowest_rank_s, summed
+from .cuts import running_counts
 from .rows import KindRows, kind_rows
 
 _MOST = 20_000
 """Compositions listed at most; with more the bound is left as it is."""
+
+_PAIRED = 1_000
+"""Compositions of which every pair is looked at, at most."""
+
+_ONE_STRETCH = frozenset({"gpipe", "1f1b", "zb-h1"})
+"""Schedules whose ranks hold consecutive layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s:
     ``rest_s`` together bound the step: longer pipelines hide more traffic, but less than they cost.
     """
     one = kind_rows(group)
-    counts = _counts(one, longest_s)
+    counts = _stretches(one, longest_s) if group.schedule in _ONE_STRETCH else _counts(one, longest_s)
     if counts is None:
         return None
     dense, expert = counts @ one.params[0, :, 0], counts @ one.params[1, :, 0]
@@ -64,15 +71,43 @@ def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s:
     known = np.full(len(counts), pipeline_s)
     rest = replace(totals(many, dense[None], expert[None]), gradients=gradient_times_each(many, dense, expert))
     shares = _shares(one, counts, least, longest_s)
-    stage = Stage.of(rows, np.full(len(counts), least), rest, incumbent_s, known, shares)
-    outside = stage.rest_s
-    if not one.again.any():
+    repeats, linear = bool(one.again.any()), others_divisor(group.schedule, group.vpp) is not None
+    # A split with this load has no quicker slowest rank. Elsewhere pairs of loads say as much, or more.
+    slowest = np.maximum(least, counts @ one.time[:, 0]) if repeats or not linear else np.full(len(counts), least)
+    stage = Stage.of(rows, slowest, rest, incumbent_s, known, shares)
+    outside = stage.pipeline_s - pipeline_s + stage.rest_s
+    if not repeats and linear and len(counts) <= _PAIRED:
+        outside = stage.outside_s + _beside_each_s(one, counts, least, pipeline_s, rest)
+    elif not repeats and linear:
         outside = np.maximum(outside, stage.outside_s + _beside_slowest_s(one, counts, least, rows, stage, rest))
     whole = dense + expert
     order = np.argsort(whole, kind="stable")
     # From here upwards: the least of what follows.
     below = np.minimum.accumulate(outside[order][::-1])[::-1]
     return Compositions(whole[order], below, _least_params(one))
+
+
+def _beside_each_s(one: KindRows, counts: Array, least_s: float, pipeline_s: float, rest: Totals) -> Array:
+    """Exposed traffic of each load and what its split's slowest rank costs over the least pipeline, at least, ``[c]``.
+
+    That rank has a load of the list that is no quicker. Nothing is recomputed in full, and the bubble is the other
+    ranks' passes: the slowest rank's seconds give the pipeline.
+    """
+    seconds, forward = counts @ one.time[:, 0], counts @ one.forward[:, 0]
+    ascending = np.argsort(seconds, kind="stable")
+    order = ascending[seconds[ascending] >= least_s * (1.0 - 1e-9)]
+    if not len(order):
+        return np.full(len(counts), np.inf)
+    fill, m = fill_weight(one.group), float(one.group.strategies.num_microbatches[0])
+    whole = float(summed(one, one.time)[0])
+    pace, f = seconds[order], forward[order]
+    more = np.maximum(0.0, m * pace + fill * np.maximum(0.0, whole - pace) - pipeline_s)
+    buckets = np.maximum(1.0, np.maximum.accumulate(_held(one, counts)[ascending])[-len(order) :])
+    exposed = gradients_exposed(
+        one.group, f[None], (pace - f)[None], {phase: each[:, None] for phase, each in rest.gradients.items()}, buckets
+    )  # fmt: skip
+    value = np.asarray(sum(exposed.values())) + more
+    return np.asarray(np.where(pace[None] >= seconds[:, None] * (1.0 - 1e-9), value, np.inf).min(axis=1))
 
 
 def _beside_slowest_s(
@@ -109,9 +144,8 @@ def _foremost(forward: Array, backward: Array) -> list[tuple[float, float]]:
 
 def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> tuple[Array, Array] | None:
     """The largest parts of its time that forward and backward are on a rank of ``least_s`` seconds or more."""
-    k = rows.num_kinds
     seconds = counts @ rows.time[:, 0]
-    layers = np.maximum(1.0, counts[:, :k].sum(axis=1) + counts[:, k + 2])
+    layers = np.maximum(1.0, _held(rows, counts))
     each = (counts @ rows.again[:, 0]) / layers  # a rank recomputes a whole number of its layers, each the mean of them
     most = np.floor(_share(longest_s - seconds, each) + 1e-9)  # without a limit all of them
     repeated = each * np.clip(most, 0.0, layers)
@@ -128,6 +162,32 @@ def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> 
 def _share(part: Array, whole: Array) -> Array:
     """``part / whole``, zero where the whole is none: kernels hidden behind the host's launches take no time."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)
+
+
+def _held(rows: KindRows, counts: Array) -> Array:
+    """Layers of each load, multi-token prediction included."""
+    return np.asarray(counts[:, : rows.num_kinds].sum(axis=1) + counts[:, rows.num_kinds + 2])
+
+
+def _stretches(rows: KindRows, longest_s: float) -> Array | None:
+    """Every load of consecutive layers within ``longest_s``, as ``_counts`` has them."""
+    running = running_counts(rows.group.problem)
+    total = len(running) - 1
+    most = int(most_layers(rows, np.array([longest_s]))[0])
+    start, end = (x.ravel() for x in np.indices((total + 1, total + 1)))
+    inside = (start <= end) & (end <= start + most)
+    start, end = start[inside], end[inside]
+    held = running[end] - running[start]
+    # A rank at an end of the model may have no layer, and the one beside it all there are on that side.
+    parts = [
+        np.hstack([held[at], np.tile(np.array(has, dtype=float), (int(at.sum()), 1))])
+        for at, has in (
+            (end > start, (0, 0, 0)), (start == 0, (1, 0, 0)), (end == total, (0, 1, rows.num_mtp)),
+        )
+    ]  # fmt: skip
+    counts = np.unique(np.concatenate(parts), axis=0)
+    within = counts @ rows.time[:, 0] <= longest_s * (1.0 + 1e-9)
+    return counts[within] if within.any() else None
 
 
 def _counts(rows: KindRows, longest_s: float) -> Array | None:
