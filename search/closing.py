@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -121,14 +121,16 @@ class Closer:
             for strategy in own:
                 self._judge(Split(strategy, math.inf, True))
             return None
-        if not self._can(unit.strategy)[0]:
+        if not (self.found.beats(unit.bound_s) and self._can(unit.strategy)[0]):
             return None
         if unit.strategy.schedule == "interleaved":
             least = max(self._least_turns(unit.strategy)[1].pipeline_s, self._shown_s(unit.strategy))
             unit = replace(unit, pipeline_s=max(unit.pipeline_s, least))
             if not self.found.beats(unit.pipeline_s + unit.rest_s):
                 return None
-        unit, _ = self._refreshed(unit)
+        loads = compositions(self._group(unit.strategy), unit.pipeline_s, unit.longest_s, self.found.step_s)
+        if loads:
+            unit = replace(unit, bound_s=max(unit.bound_s, unit.pipeline_s + loads.rest_above(loads.least_params)))
         return unit if self.found.beats(unit.bound_s) else None
 
     def close(self, band: Band) -> tuple[float, Band | None]:
@@ -137,7 +139,9 @@ class Closer:
         Returns the bound that remains on those whose fullest rank has as many parameters as that of the best split or
         more (infinite where they are settled), and the band of the others while it may hold an answer.
         """
-        unit = band.unit
+        unit, _ = self._refreshed(band.unit)
+        if not self.found.beats(unit.bound_s):
+            return math.inf, None
         _, uniform = self._can(unit.strategy)
         if not self.is_exact(unit.strategy):
             self._solve(unit, uniform, math.inf)
@@ -205,10 +209,7 @@ class Closer:
         """The turns of an interleaved strategy and the least time they take: the same for many strategies."""
         s, key = strategy, _turns_key(strategy)
         if key not in self._turns:
-            rows = kind_rows(self._group(s))
-            turns = Turns.of(self.found.problem, s, rows)
-            whole = Loads.of(s, rows, None, math.inf, math.inf).whole_s
-            self._turns[key] = (turns, least_pipeline_s(turns, s, whole))
+            self._turns[key] = turns_of(self.found.problem, s, kind_rows(self._group(s)))
         return self._turns[key]
 
     def _group(self, strategy: Strategy) -> Group:
@@ -220,10 +221,9 @@ class Closer:
     def _numbers(self, strategy: Strategy, uniform: bool) -> Sequence[int | None]:
         """The numbers of recomputed layers per rank that the launcher and the request allow."""
         wished = [int(v) for v in self.found.space.constraints.values("recompute_layers")]
-        layers = self.found.problem.model.num_layers
         if wished:
-            return [layers if n < 0 else n for n in wished]
-        return range(1, layers + 1) if uniform else (None, layers)
+            return [self.found.problem.model.num_layers if n < 0 else n for n in wished]
+        return _any_number(self.found.problem, uniform)
 
     def _relaxed(self, unit: Unit, uniform: bool) -> float:
         """A bound from CP-SAT on a strategy that it cannot state exactly."""
@@ -345,6 +345,13 @@ def in_pipeline_s(answer: Estimate) -> float:
     return sum(seconds for name, seconds in answer.time_parts_s.items() if name not in _OUTSIDE)
 
 
+def turns_of(problem: Problem, strategy: Strategy, rows: KindRows) -> tuple[Turns, Least]:
+    """The turns of an interleaved strategy and the least time they take."""
+    turns = Turns.of(problem, strategy, rows)
+    whole = Loads.of(strategy, rows, None, math.inf, math.inf).whole_s
+    return turns, least_pipeline_s(turns, strategy, whole)
+
+
 def tidied(found: Found) -> Strategy | None:
     """The incumbent with the split nearest to the even one that is no slower and fits."""
     best, problem, launcher = found.best, found.problem, found.space.launcher
@@ -372,8 +379,30 @@ def best_split(problem: Problem, launcher: Launcher, strategy: Strategy, gap: fl
     if not splittable(problem, launcher, strategy):
         return None
     uniform = strategy.recompute == "full" and one_number(problem, launcher, strategy)
+    for split in _likely_splits(problem, strategy, uniform, gap):
+        if split is not None and split.layers_per_stage and not launcher.violations(problem, split):
+            answer = estimate(problem, split)
+            if answer.fits:
+                return answer
+    return None
+
+
+def _likely_splits(problem: Problem, strategy: Strategy, uniform: bool, gap: float) -> Iterator[Strategy | None]:
+    """Splits of one strategy, the quickest first, each meant to fit."""
+    group = group_of(problem, strategy)
+    if strategy.schedule != "interleaved":
+        yield best_cut(problem, strategy, numbers=_any_number(problem, uniform), group=group).strategy
+        return
+    if strategy.recompute != "full":
+        rows = kind_rows(group)
+        turns, least = turns_of(problem, strategy, rows)
+        layers = quickest_turns(problem, strategy, rows, turns, least.fill_s)
+        yield replace(strategy, layers_per_stage=layers) if layers else None
     split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=math.inf, gap=gap)
-    if split is None or split.strategy.layers_per_stage is None or launcher.violations(problem, split.strategy):
-        return None
-    answer = estimate(problem, split.strategy)
-    return answer if answer.fits else None
+    yield split.strategy if split else None
+
+
+def _any_number(problem: Problem, uniform: bool) -> Sequence[int | None]:
+    """The numbers of layers that every rank may recompute, or None for as few on each as fit."""
+    layers = problem.model.num_layers
+    return range(1, layers + 1) if uniform else (None, layers)

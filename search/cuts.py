@@ -5,18 +5,21 @@ the first ``r`` ranks over the first ``j`` layers follows from that of ``r - 1``
 recomputation it forces counted as the cost model counts them. One rank paces a pipeline and the others count by their
 sum, so this is the exact optimum: a bound for the search, and a place for CP-SAT to start.
 
-Tables are ``[level, i, j]``: the rank at ``level`` holds layers ``i`` to ``j``. A rank of a folded schedule (zb-v, and
-dualpipe with its mirror image) holds two stretches; with one kind of layer only their sum matters, so ``i`` and ``j``
-count layers instead. ``folds`` has folded schedules with several kinds.
+Tables are ``[level, i, d]``: the rank at ``level`` holds ``d`` layers from ``i`` on. A rank of a folded schedule (zb-v,
+and dualpipe with its mirror image) holds two stretches; with one kind of layer only their sum matters, so ``i`` counts
+layers instead. ``folds`` has folded schedules with several kinds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.problem import Array, Problem
@@ -26,6 +29,9 @@ from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .loads import Loads, Settled
 from .rows import kind_rows
+
+_FEW_NUMBERS = 2
+"""Numbers of recomputed layers that are all tried."""
 
 _MOST_LIMITS = 64
 """Limits on the slowest stage tried where recomputation trades it against the sum."""
@@ -55,12 +61,31 @@ def best_cut(
     left out. ``group``: the strategy's, where it is at hand. Not for interleaved schedules: their ranks hold many
     stretches.
     """
-    rows, best = kind_rows(group or group_of(problem, strategy)), Cut(math.inf, None)
-    for number in numbers if strategy.recompute == "full" else (None,):
-        loads = Loads.of(strategy, rows, number, params_below, longest_s)
-        cut = _best(problem, strategy, loads)
-        if cut.pipeline_s < best.pipeline_s:
-            best = cut
+    rows = kind_rows(group or group_of(problem, strategy))
+
+    @cache
+    def cut(number: int | None, fits: bool = True) -> Cut:
+        return _best(problem, strategy, Loads.of(strategy, rows, number, params_below, longest_s, fits))
+
+    if strategy.recompute != "full":
+        return cut(None)
+    wished = list(numbers)
+    if len(wished) <= _FEW_NUMBERS:
+        return min((cut(number) for number in wished), key=lambda c: c.pipeline_s, default=Cut(math.inf, None))
+    return _best_number(cut, sorted(n for n in wished if n is not None))
+
+
+def _best_number(cut: Callable[[int, bool], Cut], numbers: list[int]) -> Cut:
+    """The quickest cut over ascending numbers of recomputed layers: each takes longer and needs less memory.
+
+    The first that fits is looked for by halving; more layers can only pay while they would if everything fitted.
+    """
+    first = bisect_left(numbers, True, key=lambda n: math.isfinite(cut(n, True).pipeline_s))
+    best = Cut(math.inf, None)
+    for number in numbers[first:]:
+        if cut(number, False).pipeline_s >= best.pipeline_s:
+            break
+        best = min(best, cut(number, True), key=lambda c: c.pipeline_s)
     return best
 
 
@@ -77,38 +102,37 @@ def _best(problem: Problem, strategy: Strategy, loads: Loads) -> Cut:
 
         return best_fold(problem, strategy, loads)
     levels = _levels(problem, strategy, loads)
-    seconds = np.stack([level.total for level in levels])
-    after = _onwards(seconds, len(levels), problem.model.num_layers)
+    after = _onwards(levels.total, problem.model.num_layers)
     if not math.isfinite(after[0, 0]):
         return Cut(math.inf, None)
     if others_divisor(strategy.schedule, strategy.vpp) and loads.full:
-        pipeline, cuts = _with_recomputation(strategy, loads, seconds, float(after[0, 0]))
+        pipeline, cuts = _with_recomputation(strategy, loads, levels.total, float(after[0, 0]))
     elif others_divisor(strategy.schedule, strategy.vpp):
         pipeline = float(linear_s(strategy, after[0, 0], loads.whole_s))
-        cuts = _path(seconds, float(after[0, 0]), 0, 0, len(levels), problem.model.num_layers)
+        cuts = _path(levels.total, float(after[0, 0]), 0, 0, len(levels.total), problem.model.num_layers)
     else:
-        pipeline, cuts = _with_pacing_rank(strategy, loads, levels, seconds, after)
+        pipeline, cuts = _with_pacing_rank(strategy, loads, levels, after)
     return Cut(pipeline, _written(problem, strategy, loads, levels, cuts))
 
 
-def _levels(problem: Problem, strategy: Strategy, loads: Loads) -> list[Settled]:
-    """Every stretch of layers on every rank, ``[i, j]`` each; inf where ``i > j`` or the rank may not be so empty."""
+def _levels(problem: Problem, strategy: Strategy, loads: Loads) -> Settled:
+    """Every stretch of layers on every rank, ``[level, i, d]``; inf where the rank may not be so empty."""
     total, folded = problem.model.num_layers, strategy.schedule in FOLDED
     count = strategy.pp // 2 if strategy.schedule == "dualpipe" else strategy.pp
-    running = running_counts(problem)
+    start, held = np.arange(total + 1)[:, None], np.arange(loads.most_layers + 1)[None]
+    inside = start + held <= total
     if folded:
-        running = np.zeros((total + 1, running.shape[1]))
-        running[:, loads.rows.used[0]] = np.arange(total + 1)
-    layers = running[None] - running[:, None]
-    held = layers.sum(axis=-1)
-    parts = loads.parts(np.maximum(layers, 0.0))
-    out = []
-    for level in range(count):
-        first, last = level == 0, level == 0 if folded else level == count - 1
-        settled = loads.settle(parts, level, first, last)
-        least = 0 if first or last or strategy.schedule == "zb-v" else 2 if folded else 1
-        out.append(replace(settled, total=np.where(held >= least, settled.total, np.inf)))
-    return out
+        layers = np.zeros((*inside.shape, len(problem.model.kinds)))
+        layers[..., loads.rows.used[0]] = held
+    else:
+        running = running_counts(problem)
+        layers = running[np.minimum(start + held, total)] - running[start]
+    number = np.arange(count)
+    first = number == 0
+    last = first if folded else number == count - 1
+    settled = loads.settle_all(loads.parts(layers), number, first, last)
+    least = np.where(first | last | (strategy.schedule == "zb-v"), 0, 2 if folded else 1)
+    return replace(settled, total=np.where(inside & (held >= least[:, None, None]), settled.total, np.inf))
 
 
 def running_counts(problem: Problem) -> Array:
@@ -125,12 +149,18 @@ def linear_s(strategy: Strategy, slowest: Array | float, whole: Array | float) -
     return np.asarray(strategy.num_microbatches * slowest + fill * (whole - slowest))
 
 
-def _onwards(seconds: Array, level: int, end: int) -> Array:
-    """The least slowest stage from ``[level', i]`` to the end of ``level`` ranks at layer ``end``."""
-    out = np.full((level + 1, seconds.shape[1]), np.inf)
-    out[level, end] = -np.inf
-    for r in range(level - 1, -1, -1):
-        out[r] = np.maximum(seconds[r], out[r + 1][None, :]).min(axis=1)
+def _ends(of: Array, width: int) -> Array:
+    """What a table ``[i]`` has at ``i + d``, ``[i, d]``; inf beyond it."""
+    padded = np.concatenate([of, np.full(width - 1, np.inf)])
+    return sliding_window_view(padded, width)
+
+
+def _onwards(seconds: Array, end: int) -> Array:
+    """The least slowest stage from ``[level', i]`` to the end of all ranks at layer ``end``."""
+    out = np.full((len(seconds) + 1, seconds.shape[1]), np.inf)
+    out[-1, end] = -np.inf
+    for r in range(len(seconds) - 1, -1, -1):
+        out[r] = np.maximum(seconds[r], _ends(out[r + 1], seconds.shape[2])).min(axis=1)
     return out
 
 
@@ -138,20 +168,24 @@ def _upto(seconds: Array) -> Array:
     """The least slowest stage from the start to ``[level, j]``."""
     out = np.full((len(seconds) + 1, seconds.shape[1]), np.inf)
     out[0, 0] = -np.inf
+    # Backwards from j: d layers from j - d on.
+    start = np.arange(seconds.shape[1])[:, None] - np.arange(seconds.shape[2])[None]
+    taken = np.maximum(start, 0), np.arange(seconds.shape[2])[None]
     for r in range(len(seconds)):
-        out[r + 1] = np.maximum(out[r][:, None], seconds[r]).min(axis=0)
+        reached = np.where(start >= 0, np.maximum(out[r][taken[0]], seconds[r][taken]), np.inf)
+        out[r + 1] = reached.min(axis=1)
     return out
 
 
 def _path(seconds: Array, limit: float, level: int, start: int, last: int, end: int) -> list[int]:
     """Cuts from ``(level, start)`` to ``(last, end)`` with every stage within a limit, as even as possible."""
-    after = _onwards(seconds[:last], last, end)
+    after = _onwards(seconds[:last], end)
     cuts = [start]
     for r in range(level, last):
         i = cuts[-1]
-        can = np.flatnonzero((seconds[r, i] <= limit) & (after[r + 1] <= limit))
-        wish = i + (end - i) / (last - r)
-        cuts.append(int(can[np.argmin(np.abs(can - wish))]))
+        can = np.flatnonzero((seconds[r, i] <= limit) & (_ends(after[r + 1], seconds.shape[2])[i] <= limit))
+        wish = (end - i) / (last - r)
+        cuts.append(i + int(can[np.argmin(np.abs(can - wish))]))
     return cuts
 
 
@@ -183,35 +217,33 @@ def _least_sum(seconds: Array, limit: float) -> tuple[float, list[int]]:
     sums = np.full((len(seconds) + 1, seconds.shape[1]), np.inf)
     sums[-1, -1] = 0.0
     for r in range(len(seconds) - 1, -1, -1):
-        sums[r] = (within[r] + sums[r + 1][None, :]).min(axis=1)
+        sums[r] = (within[r] + _ends(sums[r + 1], seconds.shape[2])).min(axis=1)
     if not math.isfinite(sums[0, 0]):
         return math.inf, []
     cuts = [0]
     for r in range(len(seconds)):
-        cuts.append(int(np.argmin(within[r, cuts[-1]] + sums[r + 1])))
+        i = cuts[-1]
+        cuts.append(i + int(np.argmin(within[r, i] + _ends(sums[r + 1], seconds.shape[2])[i])))
     return float(sums[0, 0]), cuts
 
 
-def _with_pacing_rank(
-    strategy: Strategy, loads: Loads, levels: list[Settled], seconds: Array, after: Array
-) -> tuple[float, list[int]]:
+def _with_pacing_rank(strategy: Strategy, loads: Loads, levels: Settled, after: Array) -> tuple[float, list[int]]:
     """Where the bubble depends on the passes of the rank that paces: every stretch that may be the slowest is tried."""
-    before = _upto(seconds)
-    beside = np.maximum(before[:-1, :, None], after[1:, None, :])
-    r, i, j = np.nonzero(np.isfinite(seconds) & (beside <= seconds))
-    forward, backward, weight = (
-        np.stack([getattr(level, name) for level in levels])[r, i, j] for name in ("forward", "backward", "weight")
-    )
+    seconds = levels.total
+    before, width = _upto(seconds), seconds.shape[2]
+    beside = np.stack([np.maximum(b[:, None], _ends(a, width)) for b, a in zip(before[:-1], after[1:], strict=True)])
+    r, i, d = np.nonzero(np.isfinite(seconds) & (beside <= seconds))
+    forward, backward, weight = (x[r, i, d] for x in (levels.forward, levels.backward, levels.weight))
     again = 0.0
     if loads.full:
         twice = 2.0 if strategy.schedule == "dualpipe" else 1.0
         again = twice * _least_sum(seconds, math.inf)[0] - loads.whole_s
     value = paced_s(loads, forward, backward, weight, max(0.0, again))
     best = int(np.argmin(value))
-    limit = float(seconds[r[best], i[best], j[best]])
+    limit = float(seconds[r[best], i[best], d[best]])
     total = seconds.shape[1] - 1
     left = _path(seconds, limit, 0, 0, int(r[best]), int(i[best]))
-    right = _path(seconds, limit, int(r[best]) + 1, int(j[best]), len(seconds), total)
+    right = _path(seconds, limit, int(r[best]) + 1, int(i[best] + d[best]), len(seconds), total)
     return float(value[best]), [*left, *right]
 
 
@@ -239,14 +271,12 @@ def paced_s(loads: Loads, forward: Array, backward: Array, weight: Array, again_
     return np.asarray(pipe.busy + pipe.idle + pipe.waits + pipe.delays)
 
 
-def _written(
-    problem: Problem, strategy: Strategy, loads: Loads, levels: list[Settled], cuts: list[int]
-) -> Strategy | None:
+def _written(problem: Problem, strategy: Strategy, loads: Loads, levels: Settled, cuts: list[int]) -> Strategy | None:
     """The strategy with its split, and what each rank recomputes."""
     if not cuts:
         return None
     held = [int(n) for n in np.diff(cuts)]
-    again = [int(level.again[i, j]) for level, i, j in zip(levels, cuts[:-1], cuts[1:], strict=True)]
+    again = [int(n) for n in levels.again[np.arange(len(held)), cuts[:-1], held]]
     if strategy.schedule in FOLDED:
         held = unfolded([(n // 2, n - n // 2) for n in held])
     return written(problem, strategy, loads, held, again)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.boundary import p2p_s
-from shardwise.costmodel.problem import Array
+from shardwise.costmodel.problem import Array, Ints
 from shardwise.costmodel.strategy import Strategy
 
 from .rows import KindRows
@@ -65,9 +65,20 @@ class Loads:
     tables: Array
     """What layers and ends add to: ``[kind + 3, table]``, the tables as ``settle`` names them."""
 
+    capacity: float
+    """Bytes of a rank; infinite where memory is left aside."""
+
     @classmethod
-    def of(cls, strategy: Strategy, rows: KindRows, number: int | None, params_below: float, longest_s: float) -> Loads:
-        """For the rows of one strategy."""
+    def of(
+        cls,
+        strategy: Strategy,
+        rows: KindRows,
+        number: int | None,
+        params_below: float,
+        longest_s: float,
+        limited: bool = True,
+    ) -> Loads:
+        """For the rows of one strategy; ``limited`` by memory or not."""
         one = np.ones((len(rows.forward), 1))
         saved, boundary = rows.saved.copy(), rows.boundary.copy()
         saved[rows.num_kinds + 1] = boundary[rows.num_kinds + 1] = 0.0  # the head keeps nothing per micro-batch
@@ -75,7 +86,9 @@ class Loads:
                   rows.params.sum(axis=0), one)  # fmt: skip
         stacked = np.stack([table[:, 0] for table in tables], axis=1)
         message, full = float(p2p_s(rows.group)[0]), strategy.recompute == "full"
-        return cls(rows, 0, full, number, params_below, longest_s, message, stacked)
+        return cls(
+            rows, 0, full, number, params_below, longest_s, message, stacked, rows.capacity if limited else math.inf
+        )
 
     def parts(self, layers: Array) -> Parts:
         """What stretches of ``layers[..., kind]`` add up to."""
@@ -89,14 +102,20 @@ class Loads:
 
     def settle(self, parts: Parts, level: int, first: bool, last: bool) -> Settled:
         """Ranks of pipeline position ``level`` with these layers, the model's ends on them or not."""
+        every = self.settle_all(parts, np.array([level]), np.array([first]), np.array([last]))
+        return Settled(*(getattr(every, name)[0] for name in Settled.__slots__))
+
+    def settle_all(self, parts: Parts, level: Ints, first: NDArray[np.bool_], last: NDArray[np.bool_]) -> Settled:
+        """``settle`` for several positions at once: arrays ``[level, ...]``."""
         rows, c, k = self.rows, self.column, self.rows.num_kinds
-        ends = np.array([float(first), float(last), float(rows.num_mtp * last)]) @ self.tables[k:]
-        ends = ends.reshape(-1, *(1 for _ in parts.sums.shape[1:]))
-        forward, backward, weight, repeated, kept, boundary, state, params, own = parts.sums + ends
-        lost, flight = 1.0 + rows.fragmentation, float(rows.flight[level, c])
-        own = own - ends[-1]
+        along = (-1, *(1 for _ in parts.sums.shape[1:]))
+        ends = self.tables[k:].T @ np.stack([first, last, rows.num_mtp * last]).astype(float)
+        ends = ends.reshape(len(ends), *along)
+        forward, backward, weight, repeated, kept, boundary, state, params, own = parts.sums[:, None] + ends
+        lost, flight = 1.0 + rows.fragmentation, rows.flight[level, c].reshape(along)
+        own, last = own - ends[-1], last.reshape(along)
         held = own + rows.num_mtp * last
-        over = state + (float(rows.fixed[c]) + lost * last * float(rows.workspace[k + 1, c]) - rows.capacity)
+        over = state + (float(rows.fixed[c]) + lost * last * float(rows.workspace[k + 1, c]) - self.capacity)
         if rows.gathered[c]:
             over = over + rows.gathered[c] * params / np.maximum(held, 1.0)
         over = over + lost * (flight * kept + parts.workspace)
@@ -142,6 +161,12 @@ class Loads:
     def most_s(self) -> float:
         """Seconds of a rank with everything on it, all recomputed."""
         return self.whole_s + self.whole(self.rows.again)
+
+    @property
+    def most_layers(self) -> int:
+        """Layers of any rank of interest, at most."""
+        total, each = int(self.rows.layers.sum()), self.least_s(1)
+        return min(total, math.floor(min(self.longest_s, (total + 1.0) * each) / each + 1e-9)) if each > 0.0 else total
 
     def least_s(self, layers: int) -> float:
         """Seconds that this many layers take at least."""

@@ -31,7 +31,7 @@ _GRAIN = 64
 _FLOOR_GAP = 3e-5
 """How close to a known floor a split is as good as the best."""
 
-_WORK_LIMIT, _LITTLE_WORK = 2.0, 0.05
+_WORK_LIMIT, _LITTLE_WORK = 2.0, 0.02
 """CP-SAT's deterministic time for one strategy, and where near the best will do: the same answer on any machine."""
 
 
