@@ -9,17 +9,13 @@ from functools import partial
 from typing import Any
 
 from shardwise.costmodel.estimate import Estimate, estimate
-from shardwise.hardware_profiles.errors import InputError
 
 from .cases import Case, CaseResult, Selection, select
 from .constraints import Constraints
 from .exact import Found, Progress, search, with_split
-from .infeasible import Change, NothingFitsError, explain
+from .infeasible import Change, NothingFitsError, explain, fewest_more
 from .objective import Objective, run_usd, usd_per_token
 from .proof import TOLERANCE, Clock
-
-_MOST_TIMES = 64
-"""Times the largest number of GPUs that are tried to meet a limit, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +113,14 @@ def _span(cases: Sequence[Case]) -> str:
 
 
 def _more_gpus(largest: Case, limit_s: float, wishes: Constraints) -> list[Change]:
-    """The fewest times twice the GPUs that meet the limit."""
-    factor = 2
-    while factor <= _MOST_TIMES:
-        gpus = factor * largest.num_gpus
-        try:
-            cluster = largest.problem.cluster.with_num_gpus(gpus)
-        except InputError:
-            return []
-        case = largest.on(cluster)
-        if case.floor_s <= limit_s:
-            found = search(case.space(wishes), splits=False, below_s=limit_s * (1.0 + TOLERANCE))
-            if found.best is not None:
-                return [Change(f"{gpus} GPUs", found.best, found.step_s)]
-        factor *= 2
-    return []
+    """The fewest more GPUs that meet the limit, as far as ``fewest_more`` looks."""
+
+    def attempt(gpus: int) -> Change | None:
+        case = largest.on(largest.problem.cluster.with_num_gpus(gpus))
+        if case.floor_s > limit_s:
+            return None
+        found = search(case.space(wishes), splits=False, below_s=limit_s * (1.0 + TOLERANCE))
+        return None if found.best is None else Change(f"{gpus} GPUs", found.best, found.step_s)
+
+    fewest = fewest_more(largest.problem.cluster, attempt)
+    return [fewest] if fewest else []

@@ -12,9 +12,11 @@ import numpy as np
 from shardwise.costmodel.estimate import Estimate, estimate
 from shardwise.costmodel.problem import Problem
 from shardwise.costmodel.strategy import Strategy
+from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InfeasibleError, InputError
 from shardwise.launchers.base import Launcher, get_launcher
 from shardwise.launchers.own_splits import with_own_split
+from shardwise.launchers.rule import divisors
 
 from .constraints import Constraints
 from .exact import Found, search, with_split
@@ -26,6 +28,10 @@ _CLOSEST = 64
 """Candidates opened to find the one that comes closest to fitting."""
 _MOST_GPUS = 64
 """How many times more GPUs are tried, at most."""
+_NEXT_COUNTS = 8
+"""More GPUs: so many of the next counts of whole nodes are tried one by one."""
+_NEAR_BATCHES = 8
+"""Other batches that are tried, at most."""
 _SHOWN_RULES = 3
 
 
@@ -180,25 +186,79 @@ def _tried(description: str, problem: Problem, launcher: Launcher, constraints: 
 
 
 def _other_batch(problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
-    """The next larger batch that all GPUs could share, where the batch is what keeps layouts out."""
-    gpus, batch = problem.cluster.num_gpus, problem.workload.global_batch_size
-    larger = -(-batch // gpus) * gpus
-    if larger != batch:
-        workload = replace(problem.workload, global_batch_size=larger)
-        yield from _tried(f"a global batch of {larger}", replace(problem, workload=workload), launcher, constraints)
-
-
-def _more_gpus(problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
-    """The fewest times twice the GPUs that do."""
-    factor = 2
-    while factor <= _MOST_GPUS:
-        gpus = factor * problem.cluster.num_gpus
-        try:
-            larger = replace(problem, cluster=problem.cluster.with_num_gpus(gpus))
-        except InputError:
-            return
-        changes = list(_tried(f"{gpus} GPUs", larger, launcher, constraints))
+    """The nearest batch that does, of those that other numbers of replicas can share."""
+    batch = problem.workload.global_batch_size
+    for other in _near_batches(batch, problem.cluster.num_gpus, constraints):
+        workload = replace(problem.workload, global_batch_size=other)
+        changes = list(_tried(f"a global batch of {other}", replace(problem, workload=workload), launcher, constraints))
         if changes:
             yield changes[0]
             return
-        factor *= 2
+
+
+def _near_batches(batch: int, gpus: int, constraints: Constraints) -> list[int]:
+    """The next multiples, up and down, of what the GPUs' divisors take as replicas and pinned micro-batches: nearest
+    first, and the one that all GPUs could share last where it is farther."""
+    sizes = [int(v) for v in constraints.values("micro_batch_size")] or [1]
+    units = [d * size for d in divisors(gpus) for size in sizes]
+    near = {b for unit in units for b in (batch // unit * unit, -(-batch // unit) * unit)} - {0, batch}
+    ranked = sorted(near, key=lambda b: (abs(b - batch), b))
+    whole = -(-batch // gpus) * gpus
+    return [*ranked[:_NEAR_BATCHES], *([whole] if whole in ranked[_NEAR_BATCHES:] else [])]
+
+
+def _more_gpus(problem: Problem, launcher: Launcher, constraints: Constraints) -> Iterator[Change]:
+    """The fewest more GPUs that do: every count is tried of the next few, beyond them those between doubled ones."""
+    tried = partial(_on_gpus, problem, launcher, constraints)
+    fewest = fewest_more(problem.cluster, lambda gpus: next(tried(gpus), None))
+    if fewest is not None:
+        yield fewest
+
+
+def _on_gpus(problem: Problem, launcher: Launcher, constraints: Constraints, gpus: int) -> Iterator[Change]:
+    larger = replace(problem, cluster=problem.cluster.with_num_gpus(gpus))
+    return _tried(f"{gpus} GPUs", larger, launcher, constraints)
+
+
+def fewest_more(cluster: Cluster, attempt: Callable[[int], Change | None]) -> Change | None:
+    """The change on the fewest more GPUs that ``attempt`` makes: whole nodes, up to 64 times as many.
+
+    The next counts are tried one by one, then doubled ones; between the last two of these, counts are halved down to
+    one whose next lower count does not do.
+    """
+    gpus, node = cluster.num_gpus, cluster.node_size
+
+    def whole(count: int) -> int:
+        return count if count <= node else -(-count // node) * node
+
+    def after(count: int) -> int:
+        return whole(count + 1)
+
+    counts = [after(gpus)]
+    while len(counts) < _NEXT_COUNTS:
+        counts.append(after(counts[-1]))
+    while (double := whole(2 * counts[-1])) <= whole(_MOST_GPUS * gpus):
+        counts.append(double)
+    low, best = gpus, None
+    for count in counts:
+        if not _can_have(cluster, count):
+            return None
+        best = attempt(count)
+        if best is not None:
+            break
+        low = count
+    high = count
+    while best is not None and after(low) < high:
+        middle = whole((low + high) // 2)
+        middle = middle if middle < high else after(low)
+        change = attempt(middle)
+        low, high, best = (low, middle, change) if change else (middle, high, best)
+    return best
+
+
+def _can_have(cluster: Cluster, gpus: int) -> bool:
+    try:
+        cluster.with_num_gpus(gpus)
+    except InputError:
+        return False
+    return True

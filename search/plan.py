@@ -25,8 +25,8 @@ SCHEMA_VERSION = 1
 class Notch:
     """The price of another value of one dimension, everything else chosen anew.
 
-    ``step_time_s`` and ``price_s`` (over the plan's step) are None where no strategy with that value is possible;
-    ``reason`` then says which rule removes it or by how much it does not fit.
+    ``step_time_s`` and ``price_s`` (over the plan's step) are None where no strategy with that value was found;
+    ``reason`` then says which rule removes it or by how much it does not fit, and ``exact`` whether none is possible.
     """
 
     dimension: str
@@ -39,7 +39,8 @@ class Notch:
     reason: str
     strategy: Strategy | None = None
     exact: bool = False
-    """Whether the price is proven; otherwise it is at most that, by the best layout found with the other value."""
+    """Whether the price, or that there is no layout, is proven; otherwise the price is at most that, by the best layout
+    found with the other value."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.costmodel.estimate import Estimate
-from shardwise.costmodel.evaluate import capacity_bytes, evaluate
+from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.evaluate import capacity_bytes
 from shardwise.costmodel.problem import Array, Ints
-from shardwise.costmodel.strategy import ENUMS, RANK_ORDERS, Strategies, Strategy, enum_code
+from shardwise.costmodel.strategy import ENUMS, RANK_ORDERS, Strategy, enum_code
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.launchers.rule import divisors, violations
 
 from .axes import SWITCHES, offered_names
-from .bounds import split_bounds
+from .bounds import room_for_layers, split_bounds
 from .closing import best_split
 from .exact import Found, take_opened
-from .opening import Candidates, Opened, can_fit, open_candidates
+from .opening import Candidates, Opened, can_fit, evaluate_chunked, open_candidates
 from .plan import Binding, Notch
 from .proof import TOLERANCE
 
@@ -42,6 +42,12 @@ _MOST_SPLITS = 3
 
 _SPLIT_GAP = 0.005
 """How close to the best those splits are."""
+
+_MOST_LOOKED = 8192
+"""Candidates looked at for a value of which nothing was found to fit, at most: those of the least memory."""
+
+_FURTHER = 256
+"""Of those, the ones opened: those of the least bounds among what fits at its lightest."""
 
 _GIB = float(1 << 30)
 
@@ -179,7 +185,8 @@ def _marked(candidates: Candidates, groups: list[Ints]) -> NDArray[np.bool_]:
 def _answer(found: Found, best: Estimate, q: _Question, evidence: _Evidence | None) -> Notch:
     value = getattr(best.strategy, q.dimension)
     if not len(q.rows):
-        return Notch(q.dimension, value, q.other, None, None, _absent(found, best.strategy, q))
+        reason, sure = _absent(found, best.strategy, q)
+        return Notch(q.dimension, value, q.other, None, None, reason, exact=sure)
     c = found.candidates
     real = q.rows[c.fits[q.rows]]
     options: list[tuple[float, Strategy]] = []
@@ -191,10 +198,56 @@ def _answer(found: Found, best: Estimate, q: _Question, evidence: _Evidence | No
         options += _best_of(evidence.opened.take(mine))
         options += _uneven(found, evidence, mine, min((o[0] for o in options), default=math.inf))
     options += [(t, s) for t, s in found.splits if getattr(s, q.dimension) == q.other]
+    whole = _is_whole(found, q)
     if not options:
-        return Notch(q.dimension, value, q.other, None, None, _unfit(found, q.rows))
+        options, sure = _further(found, q.rows)
+        if not options:
+            sure &= whole
+            return Notch(q.dimension, value, q.other, None, None, _unfit(found, q.rows, sure), exact=sure)
     step, strategy = min(options, key=lambda o: o[0])
-    return _priced(best, q.dimension, q.other, step, strategy, _least(found, q.rows, evidence, step))
+    bound = _least(found, q.rows, evidence, step) if whole else 0.0
+    return _priced(best, q.dimension, q.other, step, strategy, bound)
+
+
+def _is_whole(found: Found, q: _Question) -> bool:
+    """Whether a pin on the value would find no layouts that the space leaves out: some axes name it for some meshes."""
+    partial = {"vpp": 1, "zero_group": 0, "rank_order": RANK_ORDERS[0]}
+    if not found.space.breadth.any_etp:
+        partial["etp"] = 1
+    default = partial.get(q.dimension, q.other)
+    return q.other == default or found.space.constraints.touches(q.dimension)
+
+
+def _further(found: Found, rows: Ints, **fixed: Any) -> tuple[list[tuple[float, Strategy]], bool]:
+    """The best of some candidates that fits with some knobs given, where the most promising ones showed none.
+
+    Without one: whether that is sure, because no setting of the other knobs and no split has room for the layers.
+    """
+    c, space = found.candidates, found.space
+    knobs = {name: space.axes.knob_values(name) for name in _MODES}
+    if not len(rows) or not all(map(len, knobs.values())):
+        return [], True
+    looked = rows[np.argsort(c.peak_bytes[rows], kind="stable")[:_MOST_LOOKED]]
+    lightest = c.strategies.take(looked).replace(**{**{name: v.max() for name, v in knobs.items()}, **fixed})
+    room = room_for_layers(found.problem, lightest)
+    if not room.any():
+        return [], len(looked) == len(rows)
+    looked, peak = looked[room], evaluate_chunked(found.problem, lightest.take(room)).peak_memory_bytes
+    light = np.argsort(np.where(peak <= capacity_bytes(found.problem), c.bound_s[looked], peak + _GIB), kind="stable")
+    opened = open_candidates(space, c, looked[light[:_FURTHER]])
+    for name, value in fixed.items():
+        opened = opened.take(getattr(opened.strategies, name) == value)
+    take_opened(found, opened)
+    return _best_of(opened) or _own_splits(found, opened), False
+
+
+def _own_splits(found: Found, opened: Opened) -> list[tuple[float, Strategy]]:
+    """The best split of the lightest pipelines where the launcher divides the layers by itself."""
+    if found.space.launcher.own_splits is None:
+        return []
+    lightest = np.argsort(opened.peak_bytes, kind="stable")[:_LOOK]
+    answers = [best_split(found.problem, found.space.launcher, opened.strategies[int(i)], _SPLIT_GAP) for i in lightest]
+    return [(e.step_time_s, e.strategy) for e in answers if e is not None]
 
 
 def _priced(best: Estimate, name: str, other: Any, step: float, strategy: Strategy, bound_s: float = 0.0) -> Notch:
@@ -245,26 +298,42 @@ def _uneven(found: Found, evidence: _Evidence, mine: Ints, step_s: float) -> lis
     return [] if solved is None else [(solved.step_time_s, solved.strategy)]
 
 
-def _absent(found: Found, s: Strategy, q: _Question) -> str:
-    """Which rule removes a value that no candidate has; judged on the plan with that one dimension changed."""
-    changed = {q.dimension: q.other}
+def _absent(found: Found, s: Strategy, q: _Question) -> tuple[str, bool]:
+    """Which rule removes a value that no candidate has; judged on the plan with that one dimension changed.
+
+    Sure unless the axis does not reach as far.
+    """
+    changed = {q.dimension: q.other, "tp_overlap": False, "ep_overlap": False}
     if q.dimension == "vpp":
         changed["schedule"] = "interleaved" if q.other > 1 else "1f1b"
-    problem = found.problem
+    problem, sure = found.problem, not _is_beyond(found, q)
     try:
         bare = replace(s, layers_per_stage=None, recompute_per_stage=None, zero_group=0, **changed)
         other = bare.with_batch(problem.cluster.num_gpus, problem.workload.global_batch_size)
     except InputError as error:
-        return str(error).removeprefix("strategy: ")
+        return str(error).removeprefix("strategy: "), sure
     broken = violations(problem, other, found.space.rules)
-    return str(broken[0]) if broken else "beyond the searched axis; pin it to look there"
+    return (str(broken[0]), sure) if broken else ("beyond the searched axis; pin it to look there", False)
 
 
-def _unfit(found: Found, rows: Ints) -> str:
+def _is_beyond(found: Found, q: _Question) -> bool:
+    """Whether a value is past the largest that is searched unless a pin asks for it."""
+    axes, space = found.space.axes, found.space
+    if q.dimension == "micro_batch_size":
+        limit = space.breadth.micro_batch_size
+    elif q.dimension in ("tp", "cp"):
+        limit = axes.degree_limit(q.dimension)
+    else:
+        return False
+    return bool(q.other > limit) and not space.constraints.touches(q.dimension)
+
+
+def _unfit(found: Found, rows: Ints, sure: bool) -> str:
     c = found.candidates
     least = float(c.peak_bytes[rows].min())
     over = least - capacity_bytes(found.problem)
-    return "does not fit" if over <= 0 else f"does not fit: {over / _GIB:.1f} GiB too much without recomputation"
+    what = "does not fit" if sure else "nothing found that fits"
+    return what if over <= 0 else f"{what}: {over / _GIB:.1f} GiB too much without recomputation"
 
 
 # ---- knobs and switches
@@ -293,16 +362,31 @@ def _mode_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
             i = int(fits[np.argmin(c.step_s[fits])])
             options.append((float(c.step_s[i]), c.strategies[i]))
     if not options:
-        return Notch(name, value, other, None, None, "nothing that was evaluated fits with it")
+        options, sure = _further(found, np.arange(len(found.candidates)), **{name: code})
+        if not options:
+            reason = "no layout has room for it" if sure else "nothing found that fits with it"
+            return Notch(name, value, other, None, None, reason, exact=sure)
     return _priced(best, name, other, *min(options, key=lambda o: o[0]))
 
 
 def _switch_notch(found: Found, best: Estimate, name: str) -> Notch | None:
-    """The plan with one overlap switch flipped and nothing else changed."""
+    """The plan with one overlap switch flipped alone; where a rule refuses that, the best found with it."""
     s = best.strategy
     if (name == "tp_overlap" and s.tp == 1) or (name == "ep_overlap" and s.ep == 1):
         return None
-    return _flipped_notch(found, best, name, not getattr(s, name))
+    other = not getattr(s, name)
+    notch = _flipped_notch(found, best, name, other)
+    if notch.step_time_s is not None:
+        return notch
+    c = found.candidates
+    rows = np.flatnonzero(getattr(c.strategies, name) == other)
+    real = rows[c.fits[rows]]
+    options = [(float(c.step_s[i]), c.strategies[i]) for i in real[np.argsort(c.step_s[real])[:1]]]
+    options = options or _further(found, rows)[0]
+    # Candidates have all switches on that rules allow: what none of them has on, none can.
+    if options:
+        return _priced(best, name, other, *min(options, key=lambda o: o[0]))
+    return replace(notch, exact=not len(rows))
 
 
 def _order_notch(found: Found, best: Estimate) -> Notch | None:
@@ -315,15 +399,12 @@ def _order_notch(found: Found, best: Estimate) -> Notch | None:
 
 def _flipped_notch(found: Found, best: Estimate, name: str, other: Any) -> Notch:
     """The plan with another value of one dimension and nothing else changed."""
-    s = best.strategy
     changed: dict[str, Any] = {name: other}
-    flipped = replace(s, **changed)
+    flipped = replace(best.strategy, **changed)
     broken = violations(found.problem, flipped, found.space.rules)
     if broken:
-        return Notch(name, getattr(s, name), other, None, None, str(broken[0]))
-    bare = [replace(x, layers_per_stage=None, recompute_per_stage=None) for x in (s, flipped)]
-    now, then = evaluate(found.problem, Strategies.of(bare)).step_time_s
-    return _priced(best, name, other, best.step_time_s + max(0.0, float(then - now)), flipped)
+        return Notch(name, getattr(best.strategy, name), other, None, None, str(broken[0]))
+    return _priced(best, name, other, estimate(found.problem, flipped).step_time_s, flipped)
 
 
 # ---- what binds
