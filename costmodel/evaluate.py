@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from .group import passes_of
 from .layers import LayerTable, distinct, layer_columns
 from .least_bubble import least_bubble_s, paced_by_passes, pass_shares, steady_wait_s
 from .least_traffic import least_totals_together
@@ -92,6 +93,7 @@ def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Gro
         return
     keys, inverse = distinct(strategies)
     table = layer_columns(problem).of(keys)
+    passes = passes_of(table)
     code = (strategies.pp * (int(strategies.vpp.max()) + 1) + strategies.vpp) * len(SCHEDULES) + strategies.schedule
     order = np.argsort(code, kind="stable")
     edges = np.flatnonzero(np.diff(code[order])) + 1
@@ -100,8 +102,8 @@ def groups(problem: Problem, strategies: Strategies) -> Iterator[tuple[Ints, Gro
         where, part = order[start:stop], ordered.between(start, stop)
         pp, vpp, schedule = int(part.pp[0]), int(part.vpp[0]), SCHEDULES[part.schedule[0]]
         chunks = chunk_counts(problem, pp, vpp, schedule)
-        counts, ranks, repeats = _representatives(chunks.sum(axis=0))
-        yield where, Group(problem, table, part, key[start:stop], counts, ranks, repeats, pp, vpp, schedule, chunks)
+        few = _representatives(chunks.sum(axis=0))
+        yield where, Group(problem, table, part, key[start:stop], *few, pp, vpp, schedule, chunks, passes)
 
 
 def _representatives(counts: Array) -> tuple[Array, Ints, Array]:
@@ -118,8 +120,8 @@ def single_group(problem: Problem, strategy: Strategy, table: LayerTable | None 
     s, pp, vpp = Strategies.of([strategy]), strategy.pp, strategy.vpp
     table, key = table or layer_columns(problem).of(s), np.zeros(1, dtype=np.int64)
     chunks = chunk_counts(problem, pp, vpp, strategy.schedule, strategy.layers_per_stage)
-    ranks = np.arange(pp)
-    return Group(problem, table, s, key, chunks.sum(axis=0), ranks, np.ones(pp), pp, vpp, strategy.schedule, chunks)
+    every = chunks.sum(axis=0), np.arange(pp), np.ones(pp)
+    return Group(problem, table, s, key, *every, pp, vpp, strategy.schedule, chunks, passes_of(table))
 
 
 def _mean(group: Group, per_rank: Array) -> Array:

@@ -32,6 +32,8 @@ class Group:
     schedule: str
     chunks: Array
     """Kinds on each virtual stage, ``[vpp, pp, kind]``."""
+    passes: tuple[Array, Array, Array]
+    """Seconds of forward, data gradient and weight gradient of each kind, all parts together, ``[kind, u]`` each."""
 
     def per_rank(self, rows: Array) -> Array:
         """A table ``[kind, u]`` summed over each rank's layers: ``[rank, n]``."""
@@ -52,6 +54,16 @@ class Group:
     def share(self) -> float:
         """Part of a rank's layers that one micro-batch passes through: half under DualPipe's two directions."""
         return 0.5 if self.schedule == "dualpipe" else 1.0
+
+
+def passes_of(table: LayerTable) -> tuple[Array, Array, Array]:
+    """``Group.passes`` of a table: summed once for all groups that share it."""
+    return table.forward.sum(axis=0), table.backward.sum(axis=0), table.weight.sum(axis=0)
+
+
+def at_rank(values: Array, ranks: Ints) -> Array:
+    """The value of one rank of each strategy, ``[n]``, from those of all ranks ``[rank, n]``."""
+    return np.asarray(values[0] if len(values) == 1 else values[ranks, np.arange(values.shape[1])])
 
 
 def recompute_share(group: Group, per_rank: Array | None = None) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from .outside import Totals
 from .problem import Array, Ints
 from .schedule import FOLDED
-from .step import Group, gradient_times, zero_shards
+from .step import GRADIENT_KEY, Group, gradient_times_each, zero_shards
 from .strategy import Strategies
 
 Mixes = tuple[tuple[Array, Array], tuple[Array, Array]]
@@ -80,10 +80,14 @@ def extreme_mixes(group: Group) -> tuple[Array, Mixes]:
 
 def parameter_rates(group: Group, whole: Array, number: Ints | None = None) -> list[dict[str, Array]]:
     """Seconds per dense and per expert parameter by phase, ``[n]``: ``whole`` of them or fewer take no less each."""
-    none = np.zeros_like(whole)
+    first, inverse = group.strategies.distinct(GRADIENT_KEY, number)
+    twice, held, none = np.tile(first, 2), whole[first], np.zeros(len(first))
+    both = replace(group, strategies=group.strategies.take(twice), key=group.key[twice])
+    times = gradient_times_each(both, np.concatenate([held, none]), np.concatenate([none, held]))
+    each = np.maximum(held, 1.0)
     return [
-        {phase: seconds / np.maximum(whole, 1.0) for phase, seconds in gradient_times(group, *sides, number).items()}
-        for sides in ((whole, none), (none, whole))
+        {phase: (seconds[side] / each)[inverse] for phase, seconds in times.items()}
+        for side in (slice(len(first)), slice(len(first), None))
     ]
 
 

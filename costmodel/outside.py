@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .boundary import p2p_s
+from .group import at_rank
 from .problem import Array, Ints
 from .step import Group, gradient_times, tied_embedding_s
 from .strategy import Strategies
@@ -39,8 +40,8 @@ def totals(group: Group, dense: Array, expert: Array) -> Totals:
 
 def fullest(dense: Array, expert: Array) -> tuple[Array, Array]:
     """Parameters of the rank that holds most, ``[n]`` each, from those of all ranks."""
-    most = np.argmax(dense + expert, axis=0)[None]
-    return np.take_along_axis(dense, most, axis=0)[0], np.take_along_axis(expert, most, axis=0)[0]
+    most = np.argmax(dense + expert, axis=0)
+    return at_rank(dense, most), at_rank(expert, most)
 
 
 def totals_together(

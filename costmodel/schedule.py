@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .group import at_rank
 from .problem import Array, Ints
 
 FOLDED = frozenset({"zb-v", "dualpipe"})
@@ -47,15 +48,15 @@ def bubble_s(
     them.
     """
     total = forward + backward + weight
-    slow = (np.argmax(total, axis=0) if slow is None else slow)[None]
-    others = repeats @ total - np.take_along_axis(total, slow, axis=0)[0]
+    slow = np.argmax(total, axis=0) if slow is None else slow
+    others = repeats @ total - at_rank(total, slow)
     pp = float(repeats.sum())
     divisor = others_divisor(schedule, vpp)
     if divisor is not None:
         return np.asarray(others / divisor + 2.0 * (divisor * pp - 1.0) * delay)
-    f, b, w = (np.take_along_axis(x, slow, axis=0)[0] for x in (forward, backward, weight))
+    f, b, w = (at_rank(x, slow) for x in (forward, backward, weight))
     most = less or (forward, backward, weight)
-    f_less, b_less, w_less = (np.take_along_axis(x, slow, axis=0)[0] for x in most)
+    f_less, b_less, w_less = (at_rank(x, slow) for x in most)
     if schedule == "zb-h1":
         others_f, others_b, others_w = (repeats @ x - y for x, y in ((forward, f), (backward, b), (most[2], w_less)))
         once = (pp - 1.0) * np.asarray(delay)

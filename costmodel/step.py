@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .group import FULL as FULL
 from .group import SELECTIVE as SELECTIVE
 from .group import Group as Group
+from .group import at_rank
 from .group import recompute_share as recompute_share
 from .layers import PARTS
 from .operators import stream_rate
@@ -51,8 +52,7 @@ class Load:
 
 def repeated_forward_s(group: Group) -> Array:
     """Seconds that full recomputation of one layer of each kind adds, ``[kind, u]``; no embedding and no head."""
-    t = group.table
-    forward = t.forward.sum(axis=0)
+    t, (forward, _, _) = group.table, group.passes
     out = forward.copy()
     out[t.embedding : t.mtp] = 0.0
     if group.problem.model.mtp and group.problem.workload.train_mtp:
@@ -68,7 +68,7 @@ def passes_s(group: Group, share: Array) -> tuple[Array, Array, Array, Array]:
     t = group.table
     selective = group.per_rank(t.selective) * (group.strategies.recompute == SELECTIVE)
     again = group.per_rank(repeated_forward_s(group)) * share + selective
-    forward, backward, weight = (group.per_rank(rows.sum(axis=0)) for rows in (t.forward, t.backward, t.weight))
+    forward, backward, weight = map(group.per_rank, group.passes)
     return forward, backward, weight, again
 
 
@@ -101,7 +101,7 @@ def pipeline_s(group: Group, work: Load, wait: Array, delay: Array) -> Pipeline:
     """
     m = group.strategies.num_microbatches
     slow = np.argmax(work.total, axis=0)
-    busy = m * np.take_along_axis(work.total, slow[None], axis=0)[0]
+    busy = m * at_rank(work.total, slow)
     none = np.zeros_like(busy)
     if group.pp == 1:
         return Pipeline(busy, none, none, none, slow)
@@ -182,9 +182,9 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
         if not np.any(count > 0):
             continue
         grads, params = count * runtime.grad_comm_bytes, count * runtime.param_comm_bytes
-        sharded = ((s.zero > 0) & (shards > 1)).astype(np.float64)
-        inner = np.where(sharded > 0, shards, 1.0)
-        replicas, once = np.asarray(whole / inner), np.where(whole > inner, 1.0, 0.0)
+        sharded = ((s.zero > 0) & (shards > 1) & (count > 0)).astype(np.float64)
+        inner = np.where((s.zero > 0) & (shards > 1), shards, 1.0)
+        replicas, once = np.asarray(whole / inner), np.where((whole > inner) & (count > 0), 1.0, 0.0)
         near, far = stride.astype(np.float64), np.asarray(stride * inner, dtype=np.float64)
         # ZeRO 3 gathers before each use; FSDP's ZeRO 2 once per micro-batch, and its replicas meet as often.
         forward, backward = np.where(s.zero >= (2 if runtime.fsdp else 3), m, 1.0), np.where(s.zero == 3, m, 0.0)
@@ -198,6 +198,10 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     return out
 
 
+GRADIENT_KEY = ("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches", "rank_order")
+"""What the collectives of data parallelism depend on, parameters aside."""
+
+
 def gradient_times(group: Group, dense: Array, expert: Array, number: Ints | None = None) -> dict[str, Array]:
     """Seconds of all data-parallel collectives by the pass they may hide under, unhidden: ``[n]`` each.
 
@@ -205,8 +209,7 @@ def gradient_times(group: Group, dense: Array, expert: Array, number: Ints | Non
     all.
     """
     s = group.strategies
-    names = ("tp", "cp", "dp", "ep", "etp", "zero", "zero_group", "num_microbatches", "rank_order")
-    first, inverse = s.distinct(names, number)
+    first, inverse = s.distinct(GRADIENT_KEY, number)
     few = replace(group, strategies=s.take(first), key=group.key[first])
     times = gradient_times_each(few, dense[first], expert[first])
     return {phase: seconds[inverse] for phase, seconds in times.items()}
@@ -232,8 +235,8 @@ def dp_exposed_s(group: Group, work: Load, slow: Ints, times: dict[str, Array]) 
 
 def windows(work: Load, slow: Ints) -> tuple[Array, Array]:
     """Seconds of the forward pass and of the rest of one micro-batch on the slowest rank, ``[n]`` each."""
-    f = np.take_along_axis(work.forward, slow[None], axis=0)[0]
-    return f, np.take_along_axis(work.total, slow[None], axis=0)[0] - f
+    f = at_rank(work.forward, slow)
+    return f, at_rank(work.total, slow) - f
 
 
 def gradients_exposed(
@@ -404,7 +407,7 @@ def step_s(group: Group, work: Load, rest: Totals) -> tuple[dict[str, Array], In
     wait = pass_wait_s(group, rest.p2p)
     pipe = pipeline_s(group, work, wait, hidden)
     m = s.num_microbatches.astype(np.float64)
-    again = m * np.take_along_axis(work.recompute, pipe.slow[None], axis=0)[0]
+    again = m * at_rank(work.recompute, pipe.slow)
     device, offload = optimizer_s(group, rest.dense, rest.expert)
     passes = 2.0 * m * group.vpp + np.divide(pipe.waits, wait, out=np.zeros_like(wait), where=wait > 0.0)
     parts = {
@@ -437,5 +440,5 @@ def compute_parts(group: Group, slow: Ints) -> dict[str, Array]:
     out: dict[str, Array] = {}
     for i, name in enumerate(PARTS):
         per_rank = group.share * group.per_rank(t.forward[i] + t.backward[i] + t.weight[i])
-        out[name] = m * np.take_along_axis(per_rank, slow[None], axis=0)[0]
+        out[name] = m * at_rank(per_rank, slow)
     return out

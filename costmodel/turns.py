@@ -20,7 +20,7 @@ def uneven_turns_s(group: Group, base: Array, again: Array) -> tuple[Array, Arra
     if group.schedule != "interleaved":
         return np.zeros(n), np.zeros(n)
     t, selective = group.table, group.strategies.recompute == SELECTIVE
-    passes = t.forward.sum(axis=0) + t.backward.sum(axis=0) + t.weight.sum(axis=0)
+    passes = np.sum(group.passes, axis=0)
     longer = (base + again).max(axis=0) / base.max(axis=0)
     plain = [np.take(x, group.key) * longer for x in turns_s(group, passes)]
     if not selective.any():

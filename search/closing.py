@@ -40,8 +40,11 @@ _ROUNDS = 6
 _OUTSIDE = frozenset({"pp_comm", "dp_comm", "optimizer", "offload", "host_per_microbatch", "fixed"})
 """Parts of a step that are not work in the pipeline or waiting for other ranks' work."""
 
-_BAND_WORK = 0.05
+_BAND_WORK = 0.02
 """CP-SAT's deterministic time for splits of fewer parameters than one that is known."""
+
+_FIRST_WORK = 0.1
+"""And for any at first: under a better incumbent, later, most need no more."""
 
 _SAME = 2e-5
 """Relative difference under which a split takes the least turns there are: well below the tolerance of a proof."""
@@ -72,6 +75,8 @@ class Band:
     below: float = math.inf
     turn: int = 0
     """Bands of the unit closed before."""
+    again: bool = False
+    """Whether CP-SAT has looked at these splits before, for a short time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +149,19 @@ class Closer:
             return math.inf, None
         _, uniform = self._can(unit.strategy)
         if not self.is_exact(unit.strategy):
-            self._solve(unit, uniform, math.inf)
+            self._solve(unit, uniform)
             unit, _ = self._refreshed(unit)
             return self._relaxed(unit, uniform) if self.found.beats(unit.bound_s) else math.inf, None
         chunked = unit.strategy.schedule == "interleaved"
-        split = (self._interleaved if chunked else self._cut)(unit, uniform, band.below)
+        split = self._interleaved(band, unit, uniform) if chunked else self._cut(unit, uniform, band.below)
         if split is None:
             return math.inf, None
         unit, loads = self._refreshed(unit, split.pipeline_s)
         remains = max(unit.bound_s, split.pipeline_s + unit.rest_s)
         if not self.found.beats(remains):
             return math.inf, None
+        if not (split.optimal or band.again or math.isfinite(band.below)):
+            return math.inf, Band(replace(unit, bound_s=remains), again=True)
         if band.turn == _ROUNDS or loads is None or split.strategy.layers_per_stage is None:
             return remains, None
         below = rank_params(self.found.problem, split.strategy)
@@ -175,11 +182,14 @@ class Closer:
         self._judge(split)
         return split
 
-    def _interleaved(self, unit: Unit, uniform: bool, below: float) -> Split | None:
+    def _interleaved(self, band: Band, unit: Unit, uniform: bool) -> Split | None:
         """The quickest split of interleaved chunks: the least turns where they fit, else by CP-SAT."""
         s = unit.strategy
-        if math.isfinite(below) or s.recompute == "full":
-            return self._solve(unit, uniform, below)
+        if math.isfinite(band.below):
+            return self._solve(unit, uniform, band.below, _BAND_WORK)
+        work = 0.0 if band.again else _FIRST_WORK
+        if s.recompute == "full":
+            return self._solve(unit, uniform, work=work)
         turns, least = self._least_turns(s)
         quickest = quickest_turns(self.found.problem, s, kind_rows(self._group(s)), turns, least.fill_s)
         shown, floor = self._shown.setdefault(_turns_key(s), []), max(unit.pipeline_s, self._shown_s(s))
@@ -190,7 +200,7 @@ class Closer:
             if answer is not None and answer.fits and in_pipeline_s(answer) <= floor * (1.0 + _SAME):
                 return split
         limit, rows = self.found.step_s - unit.rest_s, kind_rows(self._group(s))
-        solved = self._solve(replace(unit, pipeline_s=floor), uniform, below)
+        solved = self._solve(replace(unit, pipeline_s=floor), uniform, work=work)
         if solved is None:
             shown.append(_Shown(rows, limit, None))
         else:
@@ -247,10 +257,10 @@ class Closer:
         bound, pipeline, rest, longest = (float(x[0]) for x in (new.bound_s, new.pipeline_s, new.rest_s, new.longest_s))
         loads = compositions(group, pipeline, longest, step) if self.found.beats(bound) else None
         if loads:
-            bound = max(bound, pipeline + loads.rest_above(loads.least_params))
+            bound, rest = max(bound, pipeline + loads.rest_above(loads.least_params)), max(rest, loads.least_rest_s)
         return Unit(unit.strategy, bound, pipeline, rest, longest), loads
 
-    def _solve(self, unit: Unit, uniform: bool, below: float) -> Split | None:
+    def _solve(self, unit: Unit, uniform: bool, below: float = math.inf, work: float = 0.0) -> Split | None:
         """CP-SAT's split, judged by the cost model and solved again with room to spare if it does not fit."""
         slack, first = 0.0, None
         for _ in range(3):
@@ -258,7 +268,7 @@ class Closer:
             split = solve_split(
                 self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=self.found.step_s - unit.rest_s,
                 slack_bytes=slack, params_below=below, pipeline_floor_s=unit.pipeline_s,
-                work=_BAND_WORK if math.isfinite(below) else 0.0,
+                work=work,
             )  # fmt: skip
             if split is None:
                 return first

@@ -43,6 +43,8 @@ class Compositions:
     """Seconds outside the pipeline that go with the least pipeline, the least of what follows, ``[c]``."""
     least_params: float
     """Some rank of every split has at least this many parameters."""
+    least_rest_s: float
+    """The least seconds outside the pipeline of any answer under the incumbent, whatever its pipeline takes."""
 
     def rest_above(self, params: float) -> float:
         """The least seconds outside the pipeline if the fullest rank has ``params`` parameters or more."""
@@ -57,7 +59,7 @@ def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s:
     ``rest_s`` together bound the step: longer pipelines hide more traffic, but less than they cost.
     """
     one = kind_rows(group)
-    counts = _stretches(one, longest_s) if group.schedule in _ONE_STRETCH else _counts(one, longest_s)
+    counts = _loads(one, longest_s)
     if counts is None:
         return None
     dense, expert = counts @ one.params[0, :, 0], counts @ one.params[1, :, 0]
@@ -75,29 +77,32 @@ def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s:
     # A split with this load has no quicker slowest rank. Elsewhere pairs of loads say as much, or more.
     slowest = np.maximum(least, counts @ one.time[:, 0]) if repeats or not linear else np.full(len(counts), least)
     stage = Stage.of(rows, slowest, rest, incumbent_s, known, shares)
-    outside = stage.pipeline_s - pipeline_s + stage.rest_s
+    outside, anyway = stage.pipeline_s - pipeline_s + stage.rest_s, stage.least_s
     if not repeats and linear and len(counts) <= _PAIRED:
-        outside = stage.outside_s + _beside_each_s(one, counts, least, pipeline_s, rest)
+        outside, anyway = (stage.outside_s + x for x in _beside_each_s(one, counts, least, pipeline_s, rest))
     elif not repeats and linear:
         outside = np.maximum(outside, stage.outside_s + _beside_slowest_s(one, counts, least, rows, stage, rest))
-    whole = dense + expert
+    whole, least_params = dense + expert, _least_params(one)
     order = np.argsort(whole, kind="stable")
     # From here upwards: the least of what follows.
     below = np.minimum.accumulate(outside[order][::-1])[::-1]
-    return Compositions(whole[order], below, _least_params(one))
+    least_rest = anyway[whole >= least_params * (1.0 - 1e-12)].min(initial=math.inf)
+    return Compositions(whole[order], below, least_params, float(least_rest))
 
 
-def _beside_each_s(one: KindRows, counts: Array, least_s: float, pipeline_s: float, rest: Totals) -> Array:
-    """Exposed traffic of each load and what its split's slowest rank costs over the least pipeline, at least, ``[c]``.
+def _beside_each_s(
+    one: KindRows, counts: Array, least_s: float, pipeline_s: float, rest: Totals
+) -> tuple[Array, Array]:
+    """Exposed traffic of each load, with what its split's slowest rank costs over the least pipeline and without.
 
-    That rank has a load of the list that is no quicker. Nothing is recomputed in full, and the bubble is the other
-    ranks' passes: the slowest rank's seconds give the pipeline.
+    The least of either, ``[c]`` each. That rank has a load of the list that is no quicker. Nothing is recomputed in
+    full, and the bubble is the other ranks' passes: the slowest rank's seconds give the pipeline.
     """
     seconds, forward = counts @ one.time[:, 0], counts @ one.forward[:, 0]
     ascending = np.argsort(seconds, kind="stable")
     order = ascending[seconds[ascending] >= least_s * (1.0 - 1e-9)]
     if not len(order):
-        return np.full(len(counts), np.inf)
+        return np.full(len(counts), np.inf), np.full(len(counts), np.inf)
     fill, m = fill_weight(one.group), float(one.group.strategies.num_microbatches[0])
     whole = float(summed(one, one.time)[0])
     pace, f = seconds[order], forward[order]
@@ -106,8 +111,8 @@ def _beside_each_s(one: KindRows, counts: Array, least_s: float, pipeline_s: flo
     exposed = gradients_exposed(
         one.group, f[None], (pace - f)[None], {phase: each[:, None] for phase, each in rest.gradients.items()}, buckets
     )  # fmt: skip
-    value = np.asarray(sum(exposed.values())) + more
-    return np.asarray(np.where(pace[None] >= seconds[:, None] * (1.0 - 1e-9), value, np.inf).min(axis=1))
+    value = np.where(pace[None] >= seconds[:, None] * (1.0 - 1e-9), sum(exposed.values()), np.inf)
+    return (value + more).min(axis=1), value.min(axis=1)
 
 
 def _beside_slowest_s(
@@ -169,11 +174,23 @@ def _held(rows: KindRows, counts: Array) -> Array:
     return np.asarray(counts[:, : rows.num_kinds].sum(axis=1) + counts[:, rows.num_kinds + 2])
 
 
-def _stretches(rows: KindRows, longest_s: float) -> Array | None:
-    """Every load of consecutive layers within ``longest_s``, as ``_counts`` has them."""
+def _loads(rows: KindRows, longest_s: float) -> Array | None:
+    """Every load within ``longest_s``: layers of each kind, then embedding, head, MTP: ``[c, kind + 3]``.
+
+    None where there are none, or too many.
+    """
+    most = int(most_layers(rows, np.array([longest_s]))[0])
+    counts = _stretches(rows, most) if rows.group.schedule in _ONE_STRETCH else _counts(rows, most)
+    if counts is None:
+        return None
+    within = counts @ rows.time[:, 0] <= longest_s * (1.0 + 1e-9)
+    return counts[within] if within.any() else None
+
+
+def _stretches(rows: KindRows, most: int) -> Array:
+    """Every load of up to ``most`` consecutive layers."""
     running = running_counts(rows.group.problem)
     total = len(running) - 1
-    most = int(most_layers(rows, np.array([longest_s]))[0])
     start, end = (x.ravel() for x in np.indices((total + 1, total + 1)))
     inside = (start <= end) & (end <= start + most)
     start, end = start[inside], end[inside]
@@ -185,14 +202,11 @@ def _stretches(rows: KindRows, longest_s: float) -> Array | None:
             (end > start, (0, 0, 0)), (start == 0, (1, 0, 0)), (end == total, (0, 1, rows.num_mtp)),
         )
     ]  # fmt: skip
-    counts = np.unique(np.concatenate(parts), axis=0)
-    within = counts @ rows.time[:, 0] <= longest_s * (1.0 + 1e-9)
-    return counts[within] if within.any() else None
+    return np.unique(np.concatenate(parts), axis=0)
 
 
-def _counts(rows: KindRows, longest_s: float) -> Array | None:
-    """Every load within ``longest_s``: layers of each kind, then embedding, head, MTP: ``[c, kind + 3]``."""
-    most = int(most_layers(rows, np.array([longest_s]))[0])
+def _counts(rows: KindRows, most: int) -> Array | None:
+    """Every load of up to ``most`` layers of any kind."""
     sides = [range(min(int(n), most) + 1) for n in rows.layers]
     if math.prod(len(s) for s in sides) > _MOST:
         return None
@@ -200,9 +214,7 @@ def _counts(rows: KindRows, longest_s: float) -> Array | None:
     ends = np.array([[0, 0, 0], [1, 0, 0], [0, 1, rows.num_mtp], [1, 1, rows.num_mtp]], dtype=float)
     if rows.group.schedule not in FOLDED:
         ends = ends[:3]
-    counts = np.concatenate([np.concatenate([layers, np.tile(e, (len(layers), 1))], axis=1) for e in ends])
-    within = counts @ rows.time[:, 0] <= longest_s * (1.0 + 1e-9)
-    return counts[within] if within.any() else None
+    return np.concatenate([np.concatenate([layers, np.tile(e, (len(layers), 1))], axis=1) for e in ends])
 
 
 def _least_params(rows: KindRows) -> float:

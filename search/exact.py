@@ -41,7 +41,7 @@ number a gap of ``SMALL_GAP`` is good enough, after the second the search ends w
 SMALL_GAP = 0.02
 """A gap far below the error of any prediction: not worth seconds of solving unless a time limit allows them."""
 
-FEW_SOLVES, BAND_GAP = 8, 0.01
+FEW_SOLVES, BAND_GAP = 8, 0.0005
 """After so many splits given to CP-SAT a gap under this is good enough, where all that is left are splits of fewer
 parameters than the best of their strategy."""
 
@@ -237,7 +237,8 @@ def _close_bands(found: Found, closer: Closer, clock: Clock, report: Progress) -
         bound = band.unit.bound_s
         if not found.beats(bound):
             return
-        near = closer.solved >= FEW_SOLVES and found.step_s - bound <= BAND_GAP * found.step_s
+        few = not band.again and closer.solved >= FEW_SOLVES
+        near = few and found.step_s - bound <= BAND_GAP * found.step_s
         enough = clock.unlimited and (near or _enough(closer.solved, bound, found.step_s))
         if found.stopped_by or clock.expired or enough:
             found.open_bound_s = min(found.open_bound_s, bound)

@@ -145,10 +145,16 @@ def open_candidates(space: Space, found: Candidates, index: Ints) -> Opened:
 def _settings(space: Space, found: Candidates, index: Ints) -> Iterator[tuple[Strategies, Ints]]:
     """Strategies for each mode of recomputation and share offloaded, with the most switches on that rules allow."""
     parents = found.strategies.take(index)
-    for mode, away in product(*map(space.axes.knob_values, ("recompute", "offload_activations"))):
-        rows = parents.replace(recompute=mode, offload_activations=away, recompute_layers=-1)
-        for share, at in _shares(space, rows):
-            yield from _switched(space, rows.take(at).replace(offload_optimizer=share), index[at])
+    for full in (False, True):  # rules look at those that recompute layers with other numbers of them
+        parts: list[tuple[Strategies, Ints]] = []
+        for mode, away in product(*map(space.axes.knob_values, ("recompute", "offload_activations"))):
+            if (mode == FULL) == full:
+                rows = parents.replace(recompute=mode, offload_activations=away, recompute_layers=-1)
+                parts += [(rows.take(at).replace(offload_optimizer=s), index[at]) for s, at in _shares(space, rows)]
+        if parts:
+            yield from _switched(
+                space, Strategies.concatenate([rows for rows, _ in parts]), np.concatenate([at for _, at in parts])
+            )
 
 
 def _shares(space: Space, rows: Strategies) -> Iterator[tuple[Array | float, Ints]]:

@@ -99,12 +99,12 @@ def kind_rows(group: Group) -> KindRows:
     params = np.stack([t.dense[:, key], t.expert[:, key]])
     one = replace(group, counts=group.counts[:1], ranks=group.ranks[:1], repeats=group.repeats[:1])
     states = state_bytes(one, params[0], params[1])
-    backward = t.backward.sum(axis=0)[:, key] + np.where(selective, t.selective[:, key], 0.0)
+    backward = group.passes[1][:, key] + np.where(selective, t.selective[:, key], 0.0)
     return KindRows(
         group=group,
-        forward=half * t.forward.sum(axis=0)[:, key],
+        forward=half * group.passes[0][:, key],
         backward=half * backward,
-        weight=half * t.weight.sum(axis=0)[:, key],
+        weight=half * group.passes[2][:, key],
         again=half * np.where(full, repeated_forward_s(group)[:, key], 0.0),
         saved=np.where(selective, kept, saved),
         boundary=t.boundary[:, key],
