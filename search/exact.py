@@ -41,7 +41,7 @@ number a gap of ``SMALL_GAP`` is good enough, after the second the search ends w
 SMALL_GAP = 0.02
 """A gap far below the error of any prediction: not worth seconds of solving unless a time limit allows them."""
 
-FEW_SOLVES, BAND_GAP = 8, 0.0005
+FEW_SOLVES, BAND_GAP = 8, 0.01
 """After so many splits given to CP-SAT a gap under this is good enough, where all that is left are splits of fewer
 parameters than the best of their strategy."""
 
