@@ -296,7 +296,7 @@ class Stage:
         """
         group, m = rows.group, rows.group.strategies.num_microbatches
         fill = fill_weight(group)
-        shortest, outside = _apart(rows, slowest, rest)
+        shortest, outside = apart(rows, slowest, rest)
         pipeline = np.maximum(shortest, known_s)
         # What the slowest rank takes at most in a pipeline no longer than that.
         window = slowest + (pipeline - shortest) / np.maximum(m - (fill or 1.0), 1.0 / group.vpp)
@@ -321,7 +321,7 @@ def paced_exposed_s(rows: KindRows, window: Array, longest: Array, rest: Totals,
     return exposed_s(rows, np.where(steady, window, longest), longest, rest, shares)
 
 
-def _apart(rows: KindRows, slowest: Array, rest: Totals) -> tuple[Array, Array]:
+def apart(rows: KindRows, slowest: Array, rest: Totals) -> tuple[Array, Array]:
     """The least time in a pipeline with this slowest rank, and outside it but for data parallel traffic, ``[n]``."""
     group, pp = rows.group, rows.group.pp
     m = group.strategies.num_microbatches

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwise.costmodel.estimate import Estimate, estimate
+from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.layers import key_of
 from shardwise.costmodel.problem import Problem
-from shardwise.costmodel.step import Group
+from shardwise.costmodel.step import FULL, Group
 from shardwise.costmodel.strategy import Strategies, Strategy
 from shardwise.launchers.base import Launcher
 from shardwise.launchers.own_splits import splits_of
 from shardwise.launchers.rule import violations
 
 from .bounds import SplitBounds, split_bounds
-from .compositions import Compositions, compositions, rank_params
+from .compositions import Compositions, compositions, least_rests_s, rank_params
 from .cuts import best_cut, group_of
 from .loads import Loads
 from .opening import least_share
@@ -116,11 +117,29 @@ class Closer:
         self._turns: dict[tuple[object, ...], tuple[Turns, Least]] = {}
         self._shown: dict[tuple[object, ...], list[_Shown]] = {}
 
-    def tightened(self, unit: Unit) -> Unit | None:
-        """The unit with the bounds that its turns and the loads of its ranks give; None where no answer is left.
+    def tightened(self, units: Sequence[Unit]) -> list[Unit | None]:
+        """Units with the bounds that their turns and the loads of their ranks give; None where no answer is left.
 
         A launcher's own splits, few as they are, are judged at once.
         """
+        out = [self._turned(unit) for unit in units]
+        alive = [(i, unit) for i, unit in enumerate(out) if unit is not None]
+        rows = Strategies.of(unit.strategy for _, unit in alive)
+        parts = list(groups(self.found.problem, rows)) if alive else []
+        for where, group in parts:
+            full = rows.recompute[where] == FULL
+            for some in (np.flatnonzero(full), np.flatnonzero(~full)):
+                mine = [alive[k] for k in where[some]]
+                if not mine:
+                    continue
+                pipeline, longest = (np.array([getattr(u, n) for _, u in mine]) for n in ("pipeline_s", "longest_s"))
+                rests = least_rests_s(kind_rows(group).take(some), pipeline, longest, self.found.step_s)
+                for (i, unit), bound in zip(mine, (pipeline + rests).tolist(), strict=True):
+                    tight = replace(unit, bound_s=max(unit.bound_s, bound))
+                    out[i] = tight if self.found.beats(tight.bound_s) else None
+        return out
+
+    def _turned(self, unit: Unit) -> Unit | None:
         own = splits_of(self.found.space.launcher, self.found.problem, unit.strategy)
         if own is not None:
             for strategy in own:
@@ -133,10 +152,7 @@ class Closer:
             unit = replace(unit, pipeline_s=max(unit.pipeline_s, least))
             if not self.found.beats(unit.pipeline_s + unit.rest_s):
                 return None
-        loads = compositions(self._group(unit.strategy), unit.pipeline_s, unit.longest_s, self.found.step_s)
-        if loads:
-            unit = replace(unit, bound_s=max(unit.bound_s, unit.pipeline_s + loads.rest_above(loads.least_params)))
-        return unit if self.found.beats(unit.bound_s) else None
+        return unit
 
     def close(self, band: Band) -> tuple[float, Band | None]:
         """Solve the splits of one tightened strategy, or those of a band that closing it left.
@@ -324,7 +340,8 @@ class Closer:
             bare = replace(best, layers_per_stage=None, recompute_per_stage=None, offload_optimizer=shares[middle])
             rows, before = Strategies.of([bare]), self.found.step_s
             if self.found.space.allows(rows).all():
-                unit = self.tightened(Unit.at(rows, split_bounds(self.found.problem, rows, np.zeros(1), before), 0))
+                bounds = split_bounds(self.found.problem, rows, np.zeros(1), before)
+                (unit,) = self.tightened([Unit.at(rows, bounds, 0)])
                 if unit is not None:
                     self.close(Band(unit))
             if self.found.step_s < before:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shardwise.costmodel.boundary import p2p_s
 from shardwise.costmodel.evaluate import groups
-from shardwise.costmodel.outside import Totals, totals
+from shardwise.costmodel.outside import Totals
 from shardwise.costmodel.problem import Array, Problem
 from shardwise.costmodel.schedule import FOLDED, others_divisor
-from shardwise.costmodel.step import Group, gradient_times_each, gradients_exposed
+from shardwise.costmodel.step import Group, gradient_times_each, gradients_exposed, tied_embedding_s
 from shardwise.costmodel.strategy import Strategies, Strategy
 
-from .bounds import Stage, exposed_beside_s, fill_weight, most_layers, paced_exposed_s, slowest_rank_s, summed
+from .bounds import Stage, apart, fill_weight, most_layers, slowest_rank_s, summed
 from .cuts import running_counts
 from .rows import KindRows, kind_rows
 
@@ -30,13 +32,16 @@ _MOST = 20_000
 _PAIRED = 1_000
 """Compositions of which every pair is looked at, at most."""
 
+_CELLS = 1 << 20
+"""Array cells of one (load, load, strategy) table, at most."""
+
 _ONE_STRETCH = frozenset({"gpipe", "1f1b", "zb-h1"})
 """Schedules whose ranks hold consecutive layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compositions:
-    """Loads that a rank may have, ascending by parameters ``[c]``."""
+    """Loads that a rank of one strategy may have, ascending by parameters ``[c]``."""
 
     params: Array
     rest_s: Array
@@ -52,116 +57,139 @@ class Compositions:
         return float(self.rest_s[start]) if start < len(self.rest_s) else math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class _Rests:
+    """Loads ``c`` of the fullest rank of strategies ``n``, arrays ``[c, n]``; infinite where a load takes too long."""
+
+    params: Array
+    rest_s: Array
+    """As in ``Compositions``, of this load alone."""
+    anyway_s: Array
+    """The least seconds outside the pipeline, whatever that takes."""
+    possible: NDArray[np.bool_]
+    """Whether the fullest rank of a split can be as empty as that."""
+    least_params: Array
+    """``[n]``"""
+
+
 def compositions(group: Group, pipeline_s: float, longest_s: float, incumbent_s: float) -> Compositions | None:
     """The possible loads of the ranks of a group's one strategy; None where there are too many to list.
 
     Its pipeline takes ``pipeline_s`` at least, its slowest rank ``longest_s`` at most. That least pipeline and
     ``rest_s`` together bound the step: longer pipelines hide more traffic, but less than they cost.
     """
-    one = kind_rows(group)
-    counts = _loads(one, longest_s)
+    rests = _rests(kind_rows(group), np.array([pipeline_s]), np.array([longest_s]), incumbent_s)
+    if rests is None:
+        return None
+    order = np.argsort(rests.params[:, 0], kind="stable")
+    # From here upwards: the least of what follows.
+    below = np.minimum.accumulate(rests.rest_s[order, 0][::-1])[::-1]
+    anyway = rests.anyway_s[rests.possible].min(initial=math.inf)
+    return Compositions(rests.params[order, 0], below, float(rests.least_params[0]), float(anyway))
+
+
+def least_rests_s(rows: KindRows, pipeline_s: Array, longest_s: Array, incumbent_s: float) -> Array:
+    """Seconds outside the pipeline beside the least one, for the strategies of some rows, ``[n]``, as ``rest_s`` above.
+
+    0 where there are too many loads to list. Either all strategies recompute layers in full or none does.
+    """
+    n = len(pipeline_s)
+    counts = _loads(rows, longest_s)
+    size = n if counts is None else max(1, _CELLS // len(counts) ** 2)
+    out = np.zeros(n)
+    for start in range(0, n, size):
+        at = np.arange(start, min(n, start + size))
+        rests = _rests(rows.take(at), pipeline_s[at], longest_s[at], incumbent_s)
+        if rests is not None:
+            out[at] = np.where(rests.possible, rests.rest_s, np.inf).min(axis=0)
+    return out
+
+
+def _rests(rows: KindRows, pipeline_s: Array, longest_s: Array, incumbent_s: float) -> _Rests | None:
+    counts = _loads(rows, longest_s)
     if counts is None:
         return None
-    dense, expert = counts @ one.params[0, :, 0], counts @ one.params[1, :, 0]
-    many = replace(
-        group, strategies=group.strategies.take(np.zeros(len(counts), dtype=np.int64)),
-        key=np.full(len(counts), group.key[0]),
+    least_params = _least_params(rows)
+    every, counts = counts, counts[(counts @ rows.params.sum(axis=0) >= least_params * (1.0 - 1e-12)).any(axis=1)]
+    if not len(counts):
+        return None
+    group, seconds = rows.group, counts @ rows.time
+    dense, expert = counts @ rows.params[0], counts @ rows.params[1]
+    column = np.tile(np.arange(seconds.shape[1]), len(counts))
+    many = rows.take(column)
+    times = gradient_times_each(many.group, dense.ravel(), expert.ravel())
+    rest = Totals(
+        dense.ravel(), expert.ravel(), p2p_s(group)[column], times, tied_embedding_s(group)[column]
     )  # fmt: skip
-    rows = kind_rows(many)
     # Turns and the recomputation of other ranks lengthen a pipeline too: its slowest rank may be shorter than it paces.
-    least = float(slowest_rank_s(one)[0])
-    known = np.full(len(counts), pipeline_s)
-    rest = replace(totals(many, dense[None], expert[None]), gradients=gradient_times_each(many, dense, expert))
-    shares = _shares(one, counts, least, longest_s)
-    repeats, linear = bool(one.again.any()), others_divisor(group.schedule, group.vpp) is not None
-    # A split with this load has no quicker slowest rank. Elsewhere pairs of loads say as much, or more.
-    slowest = np.maximum(least, counts @ one.time[:, 0]) if repeats or not linear else np.full(len(counts), least)
-    stage = Stage.of(rows, slowest, rest, incumbent_s, known, shares)
-    outside, anyway = stage.pipeline_s - pipeline_s + stage.rest_s, stage.least_s
-    if not repeats and linear and len(counts) <= _PAIRED:
-        outside, anyway = (stage.outside_s + x for x in _beside_each_s(one, counts, least, pipeline_s, rest))
-    elif not repeats and linear:
-        outside = np.maximum(outside, stage.outside_s + _beside_slowest_s(one, counts, least, rows, stage, rest))
-    whole, least_params = dense + expert, _least_params(one)
-    order = np.argsort(whole, kind="stable")
-    # From here upwards: the least of what follows.
-    below = np.minimum.accumulate(outside[order][::-1])[::-1]
-    least_rest = anyway[whole >= least_params * (1.0 - 1e-12)].min(initial=math.inf)
-    return Compositions(whole[order], below, least_params, float(least_rest))
+    least = slowest_rank_s(rows)
+    linear = others_divisor(group.schedule, group.vpp) is not None
+    if linear and not rows.again.any() and len(counts) <= _PAIRED:
+        outside = apart(many, least[column], rest)[1].reshape(seconds.shape)
+        each = {phase: x.reshape(seconds.shape) for phase, x in times.items()}
+        rest_s, anyway = (outside + x for x in _beside_each_s(rows, counts, every, least, longest_s, pipeline_s, each))
+    else:
+        # A split with this load has no quicker slowest rank.
+        shares = [x[column] for x in _shares(rows, every, least, longest_s)]
+        slowest = np.maximum(least, seconds).ravel()
+        stage = Stage.of(many, slowest, rest, incumbent_s, pipeline_s[column], (shares[0], shares[1]))
+        rest_s = (stage.pipeline_s + stage.rest_s).reshape(seconds.shape) - pipeline_s
+        anyway = stage.least_s.reshape(seconds.shape)
+    fine = _within(seconds, longest_s)
+    params = dense + expert
+    return _Rests(
+        params, np.where(fine, rest_s, np.inf), np.where(fine, anyway, np.inf),
+        params >= least_params * (1.0 - 1e-12), least_params,
+    )  # fmt: skip
+
+
+def _within(seconds: Array, longest_s: Array) -> NDArray[np.bool_]:
+    return np.asarray(seconds <= longest_s * (1.0 + 1e-9))
 
 
 def _beside_each_s(
-    one: KindRows, counts: Array, least_s: float, pipeline_s: float, rest: Totals
+    rows: KindRows,
+    counts: Array,
+    every: Array,
+    least_s: Array,
+    longest_s: Array,
+    pipeline_s: Array,
+    times: dict[str, Array],
 ) -> tuple[Array, Array]:
     """Exposed traffic of each load, with what its split's slowest rank costs over the least pipeline and without.
 
-    The least of either, ``[c]`` each. That rank has a load of the list that is no quicker. Nothing is recomputed in
-    full, and the bubble is the other ranks' passes: the slowest rank's seconds give the pipeline.
+    The least of either, ``[c, n]`` each. That rank has one of ``every`` load and is no quicker. Nothing is recomputed
+    in full, and the bubble is the other ranks' passes: the slowest rank's seconds give the pipeline.
     """
-    seconds, forward = counts @ one.time[:, 0], counts @ one.forward[:, 0]
-    ascending = np.argsort(seconds, kind="stable")
-    order = ascending[seconds[ascending] >= least_s * (1.0 - 1e-9)]
-    if not len(order):
-        return np.full(len(counts), np.inf), np.full(len(counts), np.inf)
-    fill, m = fill_weight(one.group), float(one.group.strategies.num_microbatches[0])
-    whole = float(summed(one, one.time)[0])
-    pace, f = seconds[order], forward[order]
-    more = np.maximum(0.0, m * pace + fill * np.maximum(0.0, whole - pace) - pipeline_s)
-    buckets = np.maximum(1.0, np.maximum.accumulate(_held(one, counts)[ascending])[-len(order) :])
-    exposed = gradients_exposed(
-        one.group, f[None], (pace - f)[None], {phase: each[:, None] for phase, each in rest.gradients.items()}, buckets
-    )  # fmt: skip
-    value = np.where(pace[None] >= seconds[:, None] * (1.0 - 1e-9), sum(exposed.values()), np.inf)
+    seconds, order = counts @ rows.time, np.argsort(every @ rows.time, axis=0, kind="stable")
+    pace, forward = (np.take_along_axis(x, order, axis=0) for x in (every @ rows.time, every @ rows.forward))
+    most = np.maximum.accumulate(_held(rows, every)[order], axis=0)
+    as_slow = [np.searchsorted(x, x * (1.0 + 1e-9), side="right") - 1 for x in pace.T]
+    buckets = np.maximum(1.0, np.take_along_axis(most, np.stack(as_slow, axis=1), axis=0))
+    able = (pace >= least_s * (1.0 - 1e-9)) & _within(pace, longest_s)
+    first = int(np.argmax(able.any(axis=1)))
+    pace, forward, buckets = (x[first:] for x in (pace, forward, buckets))
+    fill, m = fill_weight(rows.group), rows.group.strategies.num_microbatches
+    more = np.maximum(0.0, m * pace + fill * np.maximum(0.0, summed(rows, rows.time) - pace) - pipeline_s)
+    unhidden = {phase: each[:, None] for phase, each in times.items()}
+    exposed = sum(gradients_exposed(rows.group, forward[None], (pace - forward)[None], unhidden, buckets).values())
+    value = np.where(able[first:] & (pace[None] >= seconds[:, None] * (1.0 - 1e-9)), exposed, np.inf)
     return (value + more).min(axis=1), value.min(axis=1)
 
 
-def _beside_slowest_s(
-    one: KindRows, counts: Array, least_s: float, rows: KindRows, stage: Stage, rest: Totals
-) -> Array:
-    """Data parallel traffic of each load that no slowest rank hides, whatever load that one has, ``[c]``.
-
-    Those no slower than the least pipeline paces hide what their own passes can; slower ones cost more than they hide.
-    """
-    seconds, window = counts @ one.time[:, 0], float(stage.window_s[0]) * (1.0 + 1e-9)
-    forward = counts @ one.forward[:, 0]
-    backward = seconds - forward
-    out = np.full(len(counts), np.inf)
-    slower = seconds > window
-    if slower.any():
-        n = np.ones(len(counts))
-        shares = tuple(n * float(_share(x[slower], seconds[slower]).max()) for x in (forward, backward))
-        out = paced_exposed_s(rows, stage.window_s, stage.longest_s, rest, (shares[0], shares[1]))
-    able = ~slower & (seconds >= least_s * (1.0 - 1e-9))
-    for f, b in _foremost(forward[able], backward[able]):
-        passes = np.full(len(counts), f), np.full(len(counts), b)
-        out = np.minimum(out, exposed_beside_s(rows, *passes, stage.longest_s, rest))
-    return out
-
-
-def _foremost(forward: Array, backward: Array) -> list[tuple[float, float]]:
-    """The pairs that no other exceeds in both."""
-    out: list[tuple[float, float]] = []
-    for i in np.lexsort((-backward, -forward)):
-        if not out or backward[i] > out[-1][1]:
-            out.append((float(forward[i]), float(backward[i])))
-    return out
-
-
-def _shares(rows: KindRows, counts: Array, least_s: float, longest_s: float) -> tuple[Array, Array] | None:
-    """The largest parts of its time that forward and backward are on a rank of ``least_s`` seconds or more."""
-    seconds = counts @ rows.time[:, 0]
-    layers = np.maximum(1.0, _held(rows, counts))
-    each = (counts @ rows.again[:, 0]) / layers  # a rank recomputes a whole number of its layers, each the mean of them
+def _shares(rows: KindRows, counts: Array, least_s: Array, longest_s: Array) -> tuple[Array, Array]:
+    """The largest parts of its time that forward and backward are on a rank of ``least_s`` seconds or more, ``[n]``."""
+    seconds = counts @ rows.time
+    layers = np.maximum(1.0, _held(rows, counts))[:, None]
+    each = (counts @ rows.again) / layers  # a rank recomputes a whole number of its layers, each the mean of them
     most = np.floor(_share(longest_s - seconds, each) + 1e-9)  # without a limit all of them
     repeated = each * np.clip(most, 0.0, layers)
-    slow = seconds + repeated >= least_s * (1.0 - 1e-9)
-    if not slow.any():
-        return None
-    forward = _share((counts @ rows.forward[:, 0])[slow], np.maximum(seconds[slow], least_s * (1.0 - 1e-9)))
-    again = counts @ (rows.backward[:, 0] + rows.weight[:, 0]) + repeated
-    backward = _share(again[slow], (seconds + repeated)[slow])
-    n = np.ones(len(counts))
-    return n * float(forward.max()), n * float(backward.max())
+    slow = (seconds + repeated >= least_s * (1.0 - 1e-9)) & _within(seconds, longest_s)
+    forward = _share(counts @ rows.forward, np.maximum(seconds, least_s * (1.0 - 1e-9)))
+    backward = _share(counts @ (rows.backward + rows.weight) + repeated, seconds + repeated)
+    none = ~slow.any(axis=0)
+    forward, backward = (np.where(none, 1.0, np.where(slow, x, 0.0).max(axis=0)) for x in (forward, backward))
+    return forward, backward
 
 
 def _share(part: Array, whole: Array) -> Array:
@@ -174,16 +202,16 @@ def _held(rows: KindRows, counts: Array) -> Array:
     return np.asarray(counts[:, : rows.num_kinds].sum(axis=1) + counts[:, rows.num_kinds + 2])
 
 
-def _loads(rows: KindRows, longest_s: float) -> Array | None:
-    """Every load within ``longest_s``: layers of each kind, then embedding, head, MTP: ``[c, kind + 3]``.
+def _loads(rows: KindRows, longest_s: Array) -> Array | None:
+    """Every load within some strategy's limit: layers of each kind, then embedding, head, MTP: ``[c, kind + 3]``.
 
     None where there are none, or too many.
     """
-    most = int(most_layers(rows, np.array([longest_s]))[0])
+    most = int(most_layers(rows, longest_s).max())
     counts = _stretches(rows, most) if rows.group.schedule in _ONE_STRETCH else _counts(rows, most)
     if counts is None:
         return None
-    within = counts @ rows.time[:, 0] <= longest_s * (1.0 + 1e-9)
+    within = _within(counts @ rows.time, longest_s).any(axis=1)
     return counts[within] if within.any() else None
 
 
@@ -217,12 +245,11 @@ def _counts(rows: KindRows, most: int) -> Array | None:
     return np.concatenate([np.concatenate([layers, np.tile(e, (len(layers), 1))], axis=1) for e in ends])
 
 
-def _least_params(rows: KindRows) -> float:
-    """Pigeonhole: some rank holds the mean, and of each kind a whole number of layers, rounded up."""
-    pp, k = rows.group.pp, rows.num_kinds
-    each = rows.params.sum(axis=0)[:, 0]
-    mean = rows.copies * (rows.layers @ each[:k] + each[k] + each[k + 1] + rows.num_mtp * each[k + 2]) / pp
-    return max(float(mean), *(float(-(-rows.copies * int(rows.layers[i]) // pp) * each[i]) for i in rows.used))
+def _least_params(rows: KindRows) -> Array:
+    """Pigeonhole: some rank holds the mean, and of each kind a whole number of layers, rounded up, ``[n]``."""
+    pp, each = rows.group.pp, rows.params.sum(axis=0)
+    whole = [float(-(-rows.copies * int(rows.layers[i]) // pp)) * each[i] for i in rows.used]
+    return np.asarray(np.max([summed(rows, each) / pp, *whole], axis=0))
 
 
 def rank_params(problem: Problem, strategy: Strategy) -> float:

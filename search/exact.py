@@ -34,6 +34,9 @@ FIRST_DIVES = 4
 WORTH_REBOUNDING = 0.002
 """A new incumbent this much faster makes the bounds of what is left worth computing again."""
 
+_TOGETHER = 32
+"""Strategies tightened together, at most."""
+
 FREE_SOLVES, MAX_SOLVES = 20, 32
 """Layer splits given to CP-SAT when no time limit is given, a limit that is the same on any machine: after the first
 number a gap of ``SMALL_GAP`` is good enough, after the second the search ends with the gap it has."""
@@ -201,6 +204,7 @@ def _close(
         incumbent = found.step_s
         queue, tightened = list(zip(tight.bound_s.tolist(), range(len(opened)), strict=True)), dict[int, Unit]()
         waiting: list[int] = []
+        together = 1
         while queue:
             bound, i = queue[0]
             if closed == most or not found.beats(bound):
@@ -208,13 +212,21 @@ def _close(
             if clock.expired or (clock.unlimited and _enough(closer.solved, bound, found.step_s)):
                 found.stop("time limit" if clock.expired else "split limit", bound)
                 return opened.take(np.arange(0))
-            heapq.heappop(queue)
             if i not in tightened:
-                unit = closer.tightened(Unit.at(opened.strategies, tight, i))
-                if unit is not None:
-                    tightened[i], opened.bound_s[i] = unit, unit.bound_s
-                    heapq.heappush(queue, (unit.bound_s, i))
+                # The next in line will be asked about as well, the more surely the longer the search goes on.
+                untried = (item for item in queue if item[1] not in tightened and found.beats(item[0]))
+                chosen = [j for _, j in heapq.nsmallest(together, untried)]
+                together = min(2 * together, _TOGETHER)
+                for j, unit in zip(chosen, closer.tightened([Unit.at(opened.strategies, tight, j) for j in chosen]),
+                                   strict=True):  # fmt: skip
+                    if unit is not None:
+                        tightened[j], opened.bound_s[j] = unit, unit.bound_s
+                left_out = set(chosen)
+                queue = [item for item in queue if item[1] not in left_out]
+                queue += [(tightened[j].bound_s, j) for j in chosen if j in tightened]
+                heapq.heapify(queue)
                 continue
+            heapq.heappop(queue)
             if most is not None and not closer.is_exact(opened.strategies[i]):
                 waiting.append(i)
                 continue

@@ -58,6 +58,11 @@ class KindRows:
     """Layers of each kind in the model, ``[kind]``."""
     num_mtp: int
 
+    def take(self, columns: Ints) -> KindRows:
+        """The strategies that an index array selects, each as often as it is named."""
+        group = replace(self.group, strategies=self.group.strategies.take(columns), key=self.group.key[columns])
+        return replace(self, group=group, **{name: getattr(self, name)[..., columns] for name in _BY_STRATEGY})
+
     @property
     def time(self) -> Array:
         """Forward and backward of one layer, full recomputation left out."""
@@ -87,6 +92,10 @@ class KindRows:
     def last_s(self) -> Array:
         """Seconds of head, loss and multi-token prediction, ``[n]``."""
         return np.asarray(self.time[self.num_kinds + 1] + self.num_mtp * self.time[self.num_kinds + 2])
+
+
+_BY_STRATEGY = ("forward", "backward", "weight", "again", "saved", "boundary", "state", "workspace", "params", "flight",
+                "fixed", "gathered")  # fmt: skip
 
 
 def kind_rows(group: Group) -> KindRows:
