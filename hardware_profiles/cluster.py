@@ -158,8 +158,8 @@ class Cluster:
             seconds = _c.p2p_s(group, laws, data)
         else:
             seconds = _c.broadcast_s(group, laws, data)
-        if any(tier.curves for tier in self.tiers):
-            seconds = seconds * _curve_factor(self.tiers, kind, group, data)
+        if any(tier.curves for tier in tiers):
+            seconds = seconds * _curve_factor(tiers, kind, group, data)
         return np.asarray(np.where((group.n > 1) & (data > 0), seconds, 0.0))
 
     def collective_tier_bytes(self, kind: str, nbytes: ArrayLike, size: ArrayLike, stride: ArrayLike) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from shardwise.hardware_profiles.load_topology import load_topology
 from shardwise.hardware_profiles.topology import Topology
 from shardwise.launchers.placement_files import placement_files
 
-from .placement_blocks import Counts, arrangements, block_sizes, chains, solve_counts
+from .placement_blocks import block_sizes, has_cells
 from .placement_bound import lower_bound_s
+from .placement_boxes import prove
 from .placement_cost import Instance
-from .placement_exact import Classes, solve
 from .placement_fill import starts
 from .placement_job import Job, read_job, reordered
-from .placement_prove import prove_counts
+from .placement_slots import Classes
 from .plan import Plan
 from .proof import Clock
 
@@ -41,8 +41,8 @@ PROVEN = 1e-6
 _CLOSE = 1e-4
 """Gap that swaps are not tried for any more."""
 
-_WORK, _PROOF_WORK, _HARD_WORK = 1.0, 4.0, 0.3
-"""CP-SAT's deterministic time for a model, all models of a proof, and one that several searches take turns at."""
+_WORK = 6.0
+"""CP-SAT's deterministic time for all questions of a proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,40 +255,16 @@ def _started(instance: Instance, rows: int, clock: Clock) -> _Found:
 
 
 def _search(instance: Instance, rows: int, clock: Clock) -> _Found:
-    """The sorted order, then fillings, counts by stage, the whole assignment and swaps, until the gap is closed."""
+    """The sorted order, then fillings, then boxes of limits, and swaps where a gap is left."""
     found = _started(instance, rows, clock)
-    for size in block_sizes(instance):
-        _by_counts(instance, size, clock, found)
     if found.gap > PROVEN and not clock.expired:
-        answer = solve(instance, found.nodes, _WORK, clock.left_s)
-        if answer is not None:
-            found.offer(instance, [] if answer.nodes is None else [answer.nodes], "assignment by CP-SAT", clock)
-            found.raise_bound(answer.bound_s)
+        size = next((size for size in block_sizes(instance) if has_cells(instance, size)), 1)
+        answer = prove(instance, size, found.cost, _WORK, clock)
+        found.offer(instance, [] if answer.nodes is None else [answer.nodes], "limits by CP-SAT", clock)
+        found.raise_bound(answer.bound_s)
     if found.gap > _CLOSE and not clock.expired:
         found.offer(instance, _swaps(instance, found), "swaps", clock)
     return found
-
-
-def _by_counts(instance: Instance, size: int, clock: Clock, found: _Found) -> None:
-    """All options at once without what goes from block to block, one after another with it, all at once with it."""
-
-    def solved(chained: bool, work: float) -> Counts | None:
-        return solve_counts(instance, size, found.cost, work, clock.left_s, chained=chained)
-
-    steps: tuple[Callable[[], Counts | None], ...] = (
-        lambda: solved(False, _WORK),
-        lambda: prove_counts(instance, size, found.cost, _PROOF_WORK, clock) if found.gap > PROVEN else None,
-        lambda: solved(True, _HARD_WORK) if found.gap > _CLOSE and chains(instance, size) else None,
-    )
-    for step in steps:
-        if found.gap <= PROVEN or clock.expired:
-            return
-        counts = step()
-        if counts is None:
-            continue
-        if counts.nodes is not None:
-            found.offer(instance, arrangements(instance, counts.nodes), "nodes by block by CP-SAT", clock)
-        found.raise_bound(counts.bound_s)
 
 
 def _swaps(instance: Instance, found: _Found, most: int = 2000) -> Iterable[IntArray]:

@@ -4,8 +4,7 @@ A block is the smallest run of slots that some groups fill: an expert group of s
 groups fill whole blocks, the counts tell which domains they touch, so a ring's runs and loads have a least value that
 one order of the nodes within the blocks reaches, and an all-to-all's are exact. Where groups take one slot of each of
 several blocks (a pipeline, replicas of shards), what the counts of neighbouring blocks differ by must move from one
-domain to another. CP-SAT chooses the counts; what it cannot see counts with its lower bound, so that what it proves is
-a bound on any placement.
+domain to another. So where no counts keep within limits, no placement does.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .placement_cost import Groups, Instance
-from .placement_exact import solver_of
-from .placement_options import UNITS, Option, objective, options_for
 
 IntArray = NDArray[np.int64]
 
@@ -30,11 +27,37 @@ MOST_CELLS = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Nodes of each innermost domain that each block takes, ``[block, domain]`` (None: nothing found), and a bound."""
+class Limit:
+    """The most spans and load of one kind of groups at each level, and the most that the busiest node's links cross."""
 
-    nodes: IntArray | None
-    bound_s: float
+    spans: tuple[float, ...]
+    load: tuple[float, ...]
+    nic: float = math.inf
+
+    def runs(self, level: int) -> int:
+        """Runs of a ring, none where it stays in one domain."""
+        return 0 if self.spans[level] == 1.0 else int(self.spans[level])
+
+    def fewest(self, g: Groups, level: int) -> int:
+        """Slots that an all-to-all has at least in a domain that it is in."""
+        return round(g.size / self.spans[level] / (g.width or 1))
+
+    def room(self, level: int, capacity: float, each: float) -> int:
+        """What a domain may send, in whole units of ``each``."""
+        return math.floor(self.load[level] * capacity / each + 1e-6)
+
+    def crosses(self, level: int, factor: float) -> bool:
+        """Whether a message may leave or enter a domain whose uplink has this share of its rate."""
+        return self.spans[level] > 1.0 and self.load[level] >= 1.0 / factor - 1e-12
+
+
+Limits = dict[int, Limit]
+"""By entry of ``Instance.groups``."""
+
+
+def unit_load(g: Groups) -> float:
+    """Load of one unit that models count in: a ring's departure, or a pair of slots of an all-to-all."""
+    return (g.width or 1) ** 2 / g.size if g.family == "all-to-all" else 1.0
 
 
 def block_sizes(instance: Instance) -> list[int]:
@@ -57,10 +80,12 @@ def fills(g: Groups, size: int) -> bool:
 
 
 def _strides(g: Groups, size: int) -> bool:
-    """Whether each group takes the same place of several blocks, one slot of each."""
+    """Whether groups take each place of several blocks, one slot of each."""
     blocks = g.rows // size
     apart = np.all(np.diff(blocks, axis=1) != 0) if blocks.shape[1] > 1 else True
-    return bool(apart and g.slots_each == g.size and np.all(g.rows % size == g.rows[:, :1] % size))
+    if not apart or g.slots_each != g.size or np.any(g.rows % size != g.rows[:, :1] % size):
+        return False
+    return bool(np.all(np.unique(blocks, axis=0, return_counts=True)[1] == size))
 
 
 def chains(instance: Instance, size: int) -> list[int]:
@@ -70,49 +95,6 @@ def chains(instance: Instance, size: int) -> list[int]:
         for i, g in enumerate(instance.groups)
         if g.slots_each > 1 and not fills(g, size) and g.family != "all-to-all" and _strides(g, size)
     ]
-
-
-def solve_counts(
-    instance: Instance,
-    size: int,
-    most_s: float,
-    work_limit: float,
-    seconds_limit: float | None = None,
-    *,
-    chained: bool = False,
-) -> Counts | None:
-    """The best counts of blocks of ``size`` slots, against placements of ``most_s``; None: the model does not apply.
-
-    ``chained``: with what goes from block to block too. Without it blocks may be alike, and proofs come quicker.
-    """
-    from ortools.sat.python import cp_model
-
-    if not has_cells(instance, size):
-        return None
-    filling = [i for i, g in enumerate(instance.groups) if g.slots_each > 1 and fills(g, size)]
-    striding = chains(instance, size) if chained else []
-    options = options_for(instance, [*filling, *striding], most_s * (1.0 + 1e-12))
-    if options is None:
-        return None
-    model = CountsModel(cp_model.CpModel(), instance, size)
-    picks: dict[int, list[Any]] = {}
-    for index, choice in options.items():
-        picks[index] = [model.cp.new_bool_var("") for _ in choice]
-        model.cp.add_exactly_one(picks[index])
-        model.hold(instance.groups[index], choice, picks[index], fills=index in filling)
-    if not striding and len({instance.groups[i].slots_each for i in filling}) == 1:
-        model.order_blocks()
-    unit = most_s / UNITS
-    model.cp.minimize(objective(model.cp, instance, options, picks, unit))
-    solver = solver_of(work_limit, seconds_limit, turns=chained)
-    status = solver.solve(model.cp)
-    if status == cp_model.INFEASIBLE:
-        return Counts(None, most_s)
-    bound = min(most_s, solver.best_objective_bound * unit)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Counts(None, bound)
-    found = np.array([[solver.value(n) for n in row] for row in model.counts], dtype=np.int64)
-    return Counts(found, bound)
 
 
 @dataclass(slots=True)
@@ -139,27 +121,28 @@ class CountsModel:
             of_leaf = level[first]
             self.leaves.append([np.flatnonzero(of_leaf == d) for d in range(int(level.max()) + 1)])
 
-    def order_blocks(self) -> None:
-        """Blocks that are all alike may as well come in the order of what they take of the first domain."""
-        for one, other in itertools.pairwise(self.counts):
-            self.cp.add(one[0] >= other[0])
+    def fix(self, counts: IntArray) -> None:
+        """Hold the counts to known ones."""
+        for row, known in zip(self.counts, counts.tolist(), strict=True):
+            for var, count in zip(row, known, strict=True):
+                self.cp.add(var == count)
 
     def inside(self, block: int, level: int, domain: int) -> Any:
         """Nodes of a domain that a block takes."""
         return sum(self.counts[block][leaf] for leaf in self.leaves[level][domain])
 
-    def hold(self, g: Groups, choice: list[Option], picks: list[Any], fills: bool) -> None:
-        """Hold the counts to the option that is picked for groups that fill blocks, or take a slot of each."""
+    def hold(self, g: Groups, limit: Limit) -> None:
+        """Hold the counts to a limit of groups that fill blocks, or take a slot of each."""
+        filling = fills(g, self.size)
         for level in range(len(self.leaves)):
-            limit = _Limit(level, choice, picks)
-            if not fills and g.family == "p2p":
-                self._hold_pairs(g, limit)
-            elif not fills:
-                self._hold_strided(g, limit)
+            if not filling and g.family == "p2p":
+                self._hold_pairs(g, limit, level)
+            elif not filling:
+                self._hold_strided(g, limit, level)
             elif g.family == "all-to-all":
-                self._hold_members(g, limit)
+                self._hold_members(g, limit, level)
             else:
-                self._hold_runs(g, limit)
+                self._hold_runs(g, limit, level)
 
     def _unions(self, g: Groups) -> Iterator[tuple[range, int]]:
         """Blocks that each group fills, and its lanes."""
@@ -167,96 +150,72 @@ class CountsModel:
         for first, lanes in zip(g.rows.min(axis=1) // self.size, g.lanes, strict=True):
             yield range(int(first), int(first) + each), int(lanes)
 
-    def _hold_runs(self, g: Groups, limit: _Limit) -> None:
-        domains = range(len(self.leaves[limit.level]))
-        loads: list[list[Any]] = [[] for _ in domains]
+    def _hold_runs(self, g: Groups, limit: Limit, level: int) -> None:
+        loads: list[list[Any]] = [[] for _ in self.leaves[level]]
         for blocks, lanes in self._unions(g):
             parts = []
-            for d in domains:
-                held = sum(self.inside(block, limit.level, d) for block in blocks)
+            for d in range(len(loads)):
+                held = sum(self.inside(block, level, d) for block in blocks)
                 part, whole = self.cp.new_bool_var(""), self.cp.new_bool_var("")
                 self.cp.add(held >= g.slots_each * whole)
                 self.cp.add(held <= g.slots_each * part + g.slots_each * whole)
                 parts.append(part)
                 loads[d].append(lanes * part)
             if g.family == "p2p":
-                self.cp.add(
-                    sum(parts) <= len(parts) * limit.of([int(o.spans[limit.level] > 1.0) for o in limit.choice])
-                )
+                self.cp.add(sum(parts) <= len(parts) * int(limit.spans[level] > 1.0))
             else:
-                self.cp.add(sum(parts) <= limit.runs())
+                self.cp.add(sum(parts) <= limit.runs(level))
         if g.family == "ring":
-            self._hold_loads(loads, limit, 1.0)
+            self._hold_loads(g, loads, limit, level)
 
-    def _hold_members(self, g: Groups, limit: _Limit) -> None:
-        m, width = g.slots_each, g.width
-        least = limit.of([round(g.size / o.spans[limit.level] / width) for o in limit.choice])
+    def _hold_members(self, g: Groups, limit: Limit, level: int) -> None:
+        m, least = g.slots_each, limit.fewest(g, level)
         table = [c * (m - c) for c in range(m + 1)]
-        loads: list[list[Any]] = [[] for _ in self.leaves[limit.level]]
+        loads: list[list[Any]] = [[] for _ in self.leaves[level]]
         for blocks, lanes in self._unions(g):
             for d in range(len(loads)):
                 count, some = self.cp.new_int_var(0, m, ""), self.cp.new_bool_var("")
-                self.cp.add(count == sum(self.inside(block, limit.level, d) for block in blocks))
+                self.cp.add(count == sum(self.inside(block, level, d) for block in blocks))
                 self.cp.add(count <= m * some)
-                self.cp.add(count >= least - m * (1 - some))
+                self.cp.add(count >= least * some)
                 product = self.cp.new_int_var(0, max(table), "")
                 self.cp.add_element(count, table, product)
                 loads[d].append(lanes * product)
-        self._hold_loads(loads, limit, width * width / g.size)
+        self._hold_loads(g, loads, limit, level)
 
-    def _chains(self, g: Groups) -> list[tuple[tuple[int, ...], int]]:
-        """Sequences of blocks that groups go through, and the lanes of one of their places."""
-        found: dict[tuple[int, ...], int] = {}
-        for row, lanes in zip((g.rows // self.size).tolist(), g.lanes.tolist(), strict=True):
-            found.setdefault(tuple(row), int(lanes))
-        return list(found.items())
-
-    def _hold_strided(self, g: Groups, limit: _Limit) -> None:
-        loads: list[list[Any]] = [[] for _ in self.leaves[limit.level]]
-        for chain, lanes in self._chains(g):
+    def _hold_strided(self, g: Groups, limit: Limit, level: int) -> None:
+        loads: list[list[Any]] = [[] for _ in self.leaves[level]]
+        for chain, lanes in block_chains(g, self.size):
             moved = []
             for one, other in itertools.pairwise((*chain, chain[0])):
                 for d in range(len(loads)):
                     flow = self.cp.new_int_var(0, self.size, "")
-                    self.cp.add(flow >= self.inside(one, limit.level, d) - self.inside(other, limit.level, d))
+                    self.cp.add(flow >= self.inside(one, level, d) - self.inside(other, level, d))
                     moved.append(flow)
                     loads[d].append(lanes * flow)
-            self.cp.add(sum(moved) <= self.size * limit.runs())
-        self._hold_loads(loads, limit, 1.0)
+            self.cp.add(sum(moved) <= self.size * limit.runs(level))
+        self._hold_loads(g, loads, limit, level)
 
-    def _hold_pairs(self, g: Groups, limit: _Limit) -> None:
+    def _hold_pairs(self, g: Groups, limit: Limit, level: int) -> None:
         pairs = {(int(a), int(b)) for a, b in (g.pairs // self.size).tolist() if a != b}
-        for d, factor in enumerate(self.instance.fabric.uplink[limit.level]):
-            allowing = limit.of([
-                int(o.spans[limit.level] > 1.0 and o.load[limit.level] >= 1.0 / factor - 1e-12) for o in limit.choice
-            ])  # fmt: skip
+        for d, factor in enumerate(self.instance.fabric.uplink[level]):
+            if limit.crosses(level, float(factor)):
+                continue
             for one, other in sorted(pairs):
-                here, there = self.inside(one, limit.level, d), self.inside(other, limit.level, d)
-                self.cp.add(here - there <= self.size * allowing)
-                self.cp.add(there - here <= self.size * allowing)
+                self.cp.add(self.inside(one, level, d) == self.inside(other, level, d))
 
-    def _hold_loads(self, loads: list[list[Any]], limit: _Limit, each: float) -> None:
-        for terms, capacity in zip(loads, self.instance.capacity[limit.level], strict=True):
-            room = [math.floor(o.load[limit.level] * capacity / each + 1e-6) for o in limit.choice]
+    def _hold_loads(self, g: Groups, loads: list[list[Any]], limit: Limit, level: int) -> None:
+        for terms, capacity in zip(loads, self.instance.capacity[level], strict=True):
             if terms:
-                self.cp.add(sum(terms) <= limit.of(room))
+                self.cp.add(sum(terms) <= limit.room(level, float(capacity), unit_load(g)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """The options of one kind of groups at one level."""
-
-    level: int
-    choice: list[Option]
-    picks: list[Any]
-
-    def of(self, values: list[int]) -> Any:
-        """The picked option's value."""
-        return sum(value * pick for value, pick in zip(values, self.picks, strict=True))
-
-    def runs(self) -> Any:
-        """The picked option's runs, none where it stays in one domain."""
-        return self.of([0 if o.spans[self.level] == 1.0 else int(o.spans[self.level]) for o in self.choice])
+def block_chains(g: Groups, size: int) -> list[tuple[tuple[int, ...], int]]:
+    """Sequences of blocks that groups go through, one slot of each, and the fewest lanes of one of their places."""
+    found: dict[tuple[int, ...], int] = {}
+    for row, lanes in zip((g.rows // size).tolist(), g.lanes.tolist(), strict=True):
+        found[tuple(row)] = min(int(lanes), found.get(tuple(row), int(lanes)))
+    return list(found.items())
 
 
 def arrangements(instance: Instance, counts: IntArray) -> Iterator[IntArray]:
@@ -267,7 +226,7 @@ def arrangements(instance: Instance, counts: IntArray) -> Iterator[IntArray]:
     first = np.unique(instance.fabric.domains[0], return_index=True)[1]
     tree = np.lexsort([level[first] for level in instance.fabric.domains])
     for style in ("tree", "turns", "same"):
-        yield _nodes(instance, np.concatenate(list(_leaves(counts, tree, style))))
+        yield nodes_of(instance, np.concatenate(list(_leaves(counts, tree, style))))
 
 
 def _leaves(counts: IntArray, tree: IntArray, style: str) -> Iterator[IntArray]:
@@ -295,7 +254,7 @@ def _aligned(block: IntArray, last: IntArray) -> IntArray:
     return out
 
 
-def _nodes(instance: Instance, leaves: IntArray) -> IntArray:
+def nodes_of(instance: Instance, leaves: IntArray) -> IntArray:
     """A node of each slot's domain, the quickest first."""
     fabric = instance.fabric
     speed = np.argsort(-fabric.nic, kind="stable")

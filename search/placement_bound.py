@@ -10,12 +10,13 @@ each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .placement_cost import Groups, Instance
+from .placement_cost import Groups, Instance, Shape
 
 Array = NDArray[np.float64]
 
@@ -40,18 +41,60 @@ def lower_bound_s(instance: Instance) -> float:
 def least_seconds(instance: Instance, index: int) -> tuple[float, ...]:
     """Seconds of every collective that uses an entry of ``groups``, at least, in the order of its users.
 
-    Seconds rise with every span and every crossing, so each takes its least value.
+    Seconds rise with every span and every crossing (but see ``floor_seconds``), so each takes its least value.
     """
     least = least_shape(instance, index)
-    seconds = instance.seconds(index, (least.spans, least.crossing))
-    g = instance.groups[index]
-    if instance.fabric.inside or g.family != "ring" or len(least.spans) == 1:
-        return seconds
-    # Inside a rack-scale domain a tree is a chain by node, so an all-reduce over more domains may take fewer steps.
-    more = np.arange(least.spans[0], g.size + 1)
-    spans = (more, *(np.full(len(more), span) for span in least.spans[1:]))
-    crossing = tuple(np.full(len(more), value) for value in least.crossing)
-    return tuple(float(values.min()) for values in instance.many_seconds(index, spans, crossing))
+    return floor_seconds(instance, index, (least.spans, least.crossing))
+
+
+def floor_seconds(instance: Instance, index: int, shape: Shape) -> tuple[float, ...]:
+    """Seconds of every user of an entry of ``groups`` at the least, when nothing in its shape is less than given.
+
+    The cost model's laws rise with every span and every crossing, but for two things, of which the least of all that
+    may be is taken: inside a rack-scale domain a tree is a chain by node, so an all-reduce over more domains may take
+    fewer steps; and measured curves belong to the outermost tier that is crossed, in an innermost domain to the
+    members there, too.
+    """
+    spans, crossing = shape
+    g, inside, kinds = instance.groups[index], instance.fabric.inside, kinds_of(instance, index)
+    curved = any(curve.kind in kinds for tier in instance.fabric.tiers for curve in tier.curves)
+    inner = [spans[0]]
+    if not inside and len(spans) > 1 and (curved or "all_reduce" in kinds):
+        inner = [spans[0], *(s for s in possible_spans(g) if s > spans[0])]
+    variants = [(first, *spans[1:]) for first in inner]
+    if curved:
+        variants = list(dict.fromkeys(out for spans in variants for out in _farther(spans, inside, least_crossing(g))))
+    if len(variants) == 1:
+        return instance.seconds(index, shape)
+    many = tuple(np.array(column) for column in zip(*variants, strict=True))
+    across = tuple(np.full(len(variants), value) for value in crossing)
+    return tuple(float(values.min()) for values in instance.many_seconds(index, many, across))
+
+
+def _farther(spans: tuple[float, ...], inside: int, crossed: float) -> Iterator[tuple[float, ...]]:
+    """The same spans, and with every further tier crossed as little as can be."""
+    for reach in range(inside, len(spans)):
+        yield tuple(max(s, crossed) if inside <= k < reach else s for k, s in enumerate(spans))
+
+
+def kinds_of(instance: Instance, index: int) -> set[str]:
+    """Collectives that use an entry of ``groups``."""
+    return {instance.pools[p].collectives[c].collective for p, c in instance.users[index]}
+
+
+def least_crossing(g: Groups) -> float:
+    """The least spans above one: those of a group that is in two domains."""
+    return g.size / (g.size - (g.width or 1)) if g.family == "all-to-all" and g.slots_each > 1 else 2.0
+
+
+def possible_spans(g: Groups) -> list[float]:
+    """Values that the spans of a level can have, ascending."""
+    if g.family == "p2p":
+        return [1.0, 2.0]
+    if g.family == "all-to-all":
+        return [g.size / c for c in range(g.size, 0, -(g.width or 1))]
+    most = int((g.rows != np.roll(g.rows, -1, axis=1)).sum(axis=1).max())
+    return [float(runs) for runs in range(1, max(1, most) + 1)]
 
 
 def least_shape(instance: Instance, index: int) -> Least:
@@ -108,7 +151,7 @@ def tiles(g: Groups, num_slots: int) -> bool:
     if num_slots % m or not g.width:
         return False
     sets = {tuple(row) for row in np.sort(g.rows, axis=1)}
-    return len(sets) == len(g.rows) and len(sets) * m == num_slots
+    return len(sets) == len(g.rows) and len(sets) * m == num_slots == len(np.unique(g.rows))
 
 
 def _least_sent(g: Groups, m: int, rest: NDArray[np.int64]) -> Array:

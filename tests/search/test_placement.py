@@ -13,14 +13,14 @@ from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.fabric import fabric_of
 from shardwise.launchers.ranks import rank_groups
-from shardwise.search import placement
+from shardwise.search import placement, placement_judge
 from shardwise.search.placement import place
 from shardwise.search.placement_blocks import block_sizes
 from shardwise.search.placement_bound import lower_bound_s
+from shardwise.search.placement_boxes import prove
 from shardwise.search.placement_cost import Instance
 from shardwise.search.placement_fill import starts
 from shardwise.search.placement_job import read_job, reordered
-from shardwise.search.placement_prove import prove_counts
 from shardwise.search.proof import Clock
 
 from .placements import (
@@ -45,8 +45,6 @@ def little_work():
     """Where a proof takes long, its gap does as well for these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement, "_WORK", 0.3)
-        patch.setattr(placement, "_PROOF_WORK", 0.3)
-        patch.setattr(placement, "_HARD_WORK", 0.05)
         yield
 
 
@@ -214,18 +212,25 @@ def test_the_bound_is_below_any_placement(problem, data):
     assert lower_bound_s(instance) <= instance.cost(np.array(order)) * SAME
 
 
-@FEW
-@given(problems(nodes=6), st.sampled_from([1, 2]))
-def test_proofs_by_combinations_are_below_the_best_order(problem, pods):
-    """Every block size, from the worst order on, so that many combinations are open; alike leaves and pods too."""
-    count, _, pools, sizes_, system = problem
+@settings(max_examples=25, deadline=None)
+@given(problems(nodes=6), st.sampled_from([1, 2]), st.sampled_from([0, 2]), st.booleans())
+def test_boxes_from_the_worst_order_on_find_the_best(problem, pods, rack, by_slots):
+    """Blocks of every size and of one slot, so that many boxes are open; alike leaves and pods too."""
+    count, _, pools, sizes_, _ = problem
     half = len(sizes_) // 2
     topology = tree(sizes_, [half, len(sizes_) - half] if pods == 2 and half else None)
-    instance = Instance(fabric_of(system, topology, names(count)), pools, count, wrap=False)
+    instance = Instance(fabric_of(cluster(count, rack=rack), topology, names(count)), pools, count, wrap=False)
     costs = [instance.cost(order) for order in permutations_of(count)]
-    for size in block_sizes(instance):
-        found = prove_counts(instance, size, max(costs), 0.3, Clock(None))
-        assert found is None or found.bound_s <= min(costs) * SAME
+    with pytest.MonkeyPatch.context() as patch:
+        if not by_slots:
+            patch.setattr(placement_judge, "MOST_SLOT_CELLS", 0)
+        for size in {1, *block_sizes(instance)}:
+            found = prove(instance, size, max(costs), 2.0, Clock(None))
+            best = max(costs) if found.nodes is None else instance.cost(found.nodes)
+            assert found.bound_s <= min(costs) * SAME
+            if by_slots:
+                assert best == pytest.approx(min(costs), rel=1e-6)
+                assert found.bound_s == pytest.approx(best, rel=1e-6)
 
 
 @FEW
