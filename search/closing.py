@@ -24,6 +24,7 @@ from .compositions import Compositions, compositions, least_rests_s, rank_params
 from .cuts import best_cut, group_of
 from .loads import Loads
 from .opening import least_share
+from .proof import Clock
 from .rows import KindRows, kind_rows
 from .split import Split, one_number, solve_split, splittable
 from .turn_cuts import quickest_turns
@@ -106,8 +107,9 @@ def _turns_key(s: Strategy) -> tuple[object, ...]:
 class Closer:
     """Closes the units of one search, remembering what the launcher can express."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Found, clock: Clock) -> None:
         self.found = found
+        self.clock = clock
         self.solved = 0
         self.cut = 0
         self.bands: list[Band] = []
@@ -255,7 +257,10 @@ class Closer:
         """A bound from CP-SAT on a strategy that it cannot state exactly."""
         limit = self.found.step_s - unit.rest_s
         self.solved += 1
-        split = solve_split(self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=limit, relaxed=True)
+        split = solve_split(
+            self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=limit, relaxed=True,
+            left_s=self.clock.left_s,
+        )  # fmt: skip
         if split is None:
             return math.inf
         unit, _ = self._refreshed(unit, split.pipeline_s)
@@ -284,7 +289,7 @@ class Closer:
             split = solve_split(
                 self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=self.found.step_s - unit.rest_s,
                 slack_bytes=slack, params_below=below, pipeline_floor_s=unit.pipeline_s,
-                work=work,
+                work=work, left_s=self.clock.left_s,
             )  # fmt: skip
             if split is None:
                 return first

@@ -152,7 +152,7 @@ def _explore(found: Found, clock: Clock, report: Progress, splits: bool) -> None
 
     Early answers decide how much is left to do, so the most promising pipelines of each batch are closed at once.
     """
-    c, closer = found.candidates, Closer(found)
+    c, closer = found.candidates, Closer(found, clock)
     order = np.argsort(c.bound_s, kind="stable")
     start, size, dives = 0, FIRST_BATCH, FIRST_DIVES
     waiting: list[Opened] = []

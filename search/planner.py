@@ -90,6 +90,8 @@ def plan(
     wishes = Constraints.of(pins, bans, least, most)
     clock = Clock(time_limit_s)
     chosen, found = decide(cases, wanted, wishes, clock, progress)
+    if "interrupt" in (chosen.stopped_by, found.stopped_by):
+        clock.expire()
     answer = _explained(chosen, found, clock, top, Refining(refine_trials, seed, storage, prefer))
     if pareto_points:
         answer = replace(answer, pareto=proven_front(found, answer.estimate, pareto_points, clock, progress))
@@ -125,7 +127,7 @@ def _explained(chosen: Selection, found: Found, clock: Clock, top: int, how: Ref
     assert best is not None
     proof = found.proof(clock.elapsed_s)
     answer = predict(problem, with_split(problem, best))
-    why = reasons(found, answer)
+    why = reasons(found, answer, clock)
     pool = Pool.of(found)
     others = runners_up(found, pool, top - 1)
     bound = binding(found, answer)

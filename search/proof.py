@@ -54,6 +54,10 @@ class Clock:
         """Whether no limit was given."""
         return self._limit is None
 
+    def expire(self) -> None:
+        """Let the limit be now: who pressed Ctrl-C wants what there is."""
+        self._limit = 0.0
+
     @property
     def elapsed_s(self) -> float:
         """Seconds since the start."""

@@ -31,6 +31,9 @@ _GRAIN = 64
 _FLOOR_GAP = 3e-5
 """How close to a known floor a split is as good as the best."""
 
+_LEAST_S = 0.02
+"""Seconds that CP-SAT has at least where a time limit is given."""
+
 _WORK_LIMIT, _LITTLE_WORK = 2.0, 0.02
 """CP-SAT's deterministic time for one strategy, and where near the best will do: the same answer on any machine."""
 
@@ -75,6 +78,7 @@ def solve_split(
     tidy: bool = False,
     pipeline_floor_s: float = 0.0,
     work: float = 0.0,
+    left_s: float | None = None,
 ) -> Split | None:
     """The best split of one strategy whose pipeline takes less than ``pipeline_limit_s``; None if there is none.
 
@@ -84,7 +88,7 @@ def solve_split(
     rank has fewer than ``params_below`` parameters. With a ``gap`` above 0 a split within that share of the best does.
     ``relaxed`` lets ranks recompute any part of any layer and rounds memory down: a bound, not an answer. ``tidy``
     asks for the split nearest to the even one among those within the limit. ``work`` limits CP-SAT's deterministic
-    time where it is given.
+    time where it is given, ``left_s`` its seconds.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
     model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes, relaxed, pipeline_limit_s)
@@ -94,7 +98,7 @@ def solve_split(
         model.prefer_even()
     if pipeline_floor_s > 0.0:
         model.start_from(pipeline_floor_s)
-    return model.solve(pipeline_limit_s, gap, work or (_LITTLE_WORK if gap else _WORK_LIMIT))
+    return model.solve(pipeline_limit_s, gap, work or (_LITTLE_WORK if gap else _WORK_LIMIT), left_s)
 
 
 class _Model:
@@ -363,8 +367,8 @@ class _Model:
         self.floor = math.floor(pipeline_s * self.scale / self.second) - lost
         self.model.add(self.cost >= self.floor)
 
-    def solve(self, pipeline_limit_s: float, gap: float, work: float) -> Split | None:
-        """Minimise under the limit, to within the gap, with so much deterministic time."""
+    def solve(self, pipeline_limit_s: float, gap: float, work: float, left_s: float | None) -> Split | None:
+        """Minimise under the limit, to within the gap, with so much deterministic time and so many seconds."""
         unit = self.second / self.scale
         if math.isfinite(pipeline_limit_s):
             self.model.add(self.cost <= max(0, math.ceil(pipeline_limit_s / unit)))
@@ -375,6 +379,8 @@ class _Model:
         solver.parameters.random_seed = 0
         solver.parameters.relative_gap_limit = max(gap, _FLOOR_GAP if self.floor else 0.0)
         solver.parameters.max_deterministic_time = work
+        if left_s is not None:
+            solver.parameters.max_time_in_seconds = max(left_s, _LEAST_S)
         status = solver.solve(self.model)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             least = max(0.0, solver.best_objective_bound * unit) if status == self._cp.UNKNOWN else 0.0

@@ -22,7 +22,7 @@ from .closing import best_split
 from .exact import Found, take_opened
 from .opening import Candidates, Opened, can_fit, evaluate_chunked, open_candidates
 from .plan import Binding, Notch
-from .proof import TOLERANCE
+from .proof import TOLERANCE, Clock
 
 _MESH = ("tp", "cp", "pp", "ep", "micro_batch_size", "vpp", "etp", "zero_group")
 _CHOICES = ("sp", "cp_comm", "zero", "schedule", "rank_order")
@@ -69,13 +69,17 @@ class _Evidence:
     """A step that no split of each undercuts, infinite where none fits."""
     misfits: Ints
     """Candidates that no setting and no split can make fit."""
+    clock: Clock
     solved: dict[Strategy, Estimate | None]
 
 
-def reasons(found: Found, best: Estimate) -> tuple[Notch, ...]:
-    """The price of one notch in each direction of every dimension, in the order of their importance."""
+def reasons(found: Found, best: Estimate, clock: Clock | None = None) -> tuple[Notch, ...]:
+    """The price of one notch in each direction of every dimension, in the order of their importance.
+
+    Once the clock's limit has passed no layer split is solved for a price.
+    """
     questions = _questions(found, best.strategy)
-    evidence = _gather(found, best, [q.rows for q in questions])
+    evidence = _gather(found, best, [q.rows for q in questions], clock or Clock(None))
     notches = [_answer(found, best, q, evidence) for q in questions]
     notches += [_mode_notch(found, best, *choice) for choice in _mode_choices(found, best.strategy)]
     switches = [_switch_notch(found, best, name) for name in SWITCHES]
@@ -135,7 +139,7 @@ def _beyond(found: Found, name: str, value: int) -> list[int]:
 # ---- answering
 
 
-def _gather(found: Found, best: Estimate, groups: list[Ints]) -> _Evidence | None:
+def _gather(found: Found, best: Estimate, groups: list[Ints], clock: Clock) -> _Evidence | None:
     """Open the most promising candidates of every question at once."""
     c = found.candidates
     known = _marked(c, [o.parent for o in found.opened])
@@ -151,7 +155,7 @@ def _gather(found: Found, best: Estimate, groups: list[Ints]) -> _Evidence | Non
     opened = Opened.concatenate(found.opened)
     opened = opened.take(_marked(c, groups)[opened.parent])
     opened = opened.take(np.argsort(opened.bound_s, kind="stable"))
-    return _Evidence(opened, _floors(found, opened, 2.0 * best.step_time_s), np.setdiff1d(every, roomy), {})
+    return _Evidence(opened, _floors(found, opened, 2.0 * best.step_time_s), np.setdiff1d(every, roomy), clock, {})
 
 
 def _floors(found: Found, opened: Opened, limit_s: float) -> Array:
@@ -289,7 +293,8 @@ def _uneven(found: Found, evidence: _Evidence, mine: Ints, step_s: float) -> lis
     if not evidence.tight_s[i] < step_s * (1.0 - _WORTH_SOLVING):
         return []
     strategy = evidence.opened.strategies[i]
-    if strategy not in evidence.solved and len(evidence.solved) < _MOST_SPLITS:
+    wanted = strategy not in evidence.solved and len(evidence.solved) < _MOST_SPLITS
+    if wanted and not evidence.clock.expired:
         answer = best_split(found.problem, found.space.launcher, strategy, gap=_SPLIT_GAP)
         evidence.solved[strategy] = answer
         if answer is not None:

@@ -1,6 +1,10 @@
+import os
 import signal
 import subprocess
 import sys
+import time
+import tomllib
+from pathlib import Path
 
 import click
 import pytest
@@ -119,3 +123,40 @@ def test_a_table_whose_reader_has_gone():
     script = f"set -o pipefail; {program} | (exec <&-; sleep 1)"
     gone = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert (gone.returncode, gone.stderr) == (141, "")
+
+
+LOADING = """
+import sys, shardwise.cli.console as console
+
+class Teller:
+    def find_spec(self, name, path=None, target=None):
+        if name == "shardwise.cli.main":
+            print(0, file=sys.stderr, flush=True)
+
+sys.meta_path.insert(0, Teller())
+console.main()
+"""
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.2])
+def test_ctrl_c_while_the_command_line_loads_ends_in_one_line(tmp_path, delay_s):
+    command = [sys.executable, "-c", LOADING, "plan", "--help"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
+    )
+    process.stderr.readline()
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) in ((130, "shardwise: error: interrupted\n"), (0, ""))
+
+
+def test_the_console_script_is_the_one_that_minds_ctrl_c():
+    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["scripts"] == {"shardwise": "shardwise.cli.console:main"}
+
+
+def test_the_console_script_runs_the_command_line():
+    code = "import sys; sys.argv = ['shardwise', '--version']; from shardwise.cli.console import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith("shardwise ") and not done.stderr

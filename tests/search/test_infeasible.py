@@ -109,7 +109,7 @@ def helps_and_is_least(p, who, pins, refusal):
         larger = replace(p, cluster=p.cluster.with_num_gpus(gpus))
         assert search(Space(larger, get_launcher(who), Constraints.of(pins)), splits=False).best is None, gpus
     batch = p.workload.global_batch_size
-    said = [abs(int(c.description.split()[-1]) - batch) for c in refusal.changes if "batch" in c.description]
+    said = [abs(int(c.description.split()[-1]) - batch) for c in refusal.changes if "a global batch" in c.description]
     for other in range(max(1, batch - said[0] + 1), batch + said[0]) if said and p.cluster.num_gpus <= 8 else ():
         nearer = replace(p, workload=replace(p.workload, global_batch_size=other))
         assert isinstance(asked(nearer, who, pins), NothingFitsError), other
@@ -123,9 +123,8 @@ def test_what_would_help_does_and_is_the_least(real):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize("seed", [2, 3])
-def test_what_would_help_does_for_more_requests(seed, real):
-    assert sum(helps_and_is_least(*request) for request in islice(drawn(seed, real), 40 if not real else 15)) >= 10
+def test_what_would_help_does_for_more_requests(real):
+    assert sum(helps_and_is_least(*request) for request in islice(drawn(2, real), 12 if real else 30)) >= 10
 
 
 def test_a_limit_is_met_on_as_few_more_gpus_as_are_named():
