@@ -63,7 +63,9 @@ def place(plan: Path, out: Path | None, as_json: bool, **options: Any) -> None:
         raise InputError("place: expected --topology FILE, --nodes LIST or both")
     if out is not None:
         prepare_folder(out)
-    found = find_placement(plan, **options)
+    from shardwise.search.placement import place as search
+
+    found = search(plan, **read_where(options), cluster=options["cluster"], time_limit_s=options["time_limit"])
     written = [] if out is None else write_files(out, placement_documents(found))
     if as_json:
         print_json(found.as_dict())
@@ -77,30 +79,10 @@ def place(plan: Path, out: Path | None, as_json: bool, **options: Any) -> None:
         print_written(terminal, out, written)
 
 
-def find_placement(
-    plan: Any,
-    *,
-    topology: Path | None,
-    topology_name: str | None,
-    nodes: str | None,
-    exclude: tuple[str, ...],
-    degraded: tuple[str, ...],
-    cluster: str | None = None,
-    time_limit: float | None = None,
-) -> Placement:
-    """The library's answer for what the options say. Raises InputError."""
-    from shardwise.search.placement import place as search
-
-    return search(
-        plan,
-        topology,
-        nodes,
-        cluster=cluster,
-        topology_name=topology_name,
-        exclude=",".join(exclude),
-        degraded=read_shares(degraded),
-        time_limit_s=time_limit,
-    )
+def read_where(options: dict[str, Any]) -> dict[str, Any]:
+    """The allocation that the options name, as the library takes it. Raises InputError."""
+    where = {name: options[name] for name in ("topology", "topology_name", "nodes")}
+    return {**where, "exclude": ",".join(options["exclude"]), "degraded": read_shares(options["degraded"])}
 
 
 def read_shares(texts: Iterable[str]) -> dict[str, float]:

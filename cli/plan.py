@@ -15,7 +15,7 @@ from .inputs import Request
 from .launcher_report import ANY, show_comparison
 from .options import PATH, cases_options, integer, json_option, objective_options, read_wishes, seconds
 from .output import console, prepare_folder, print_json, refuse_written, to_json, write_files
-from .place import allocation_options, find_placement, placement_documents
+from .place import allocation_options, placement_documents, read_where
 from .progress import progress_on_terminal
 from .reports.options import Wanted, report_options
 from .trace import prepare_trace, print_trace, trace_option, write_trace
@@ -108,20 +108,13 @@ def plan(
         show_comparison(_search_every(request, wishes, objective, search), out, as_json)
         return
     try:
-        answer = _search(request, wishes, objective, **search)
+        answer, placement = _search(request, wishes, objective, where, **search)
     except NothingFitsError as error:
         _refuse_contradictions(request, wishes["pins"], error)
         if as_json:
             print_json(error.as_dict())
         raise
-    _show(answer, _placement(answer, where), out, trace, wanted, as_json)
-
-
-def _placement(answer: Plan, where: dict[str, Any]) -> Placement | None:
-    """The order of hosts for the plan, where the options say which hosts there are. Raises InputError."""
-    if where["topology"] is None and where["nodes"] is None:
-        return None
-    return find_placement(answer, **where)
+    _show(answer, placement, out, trace, wanted, as_json)
 
 
 def _check_where(where: dict[str, Any]) -> None:
@@ -151,19 +144,23 @@ def _objective(chosen: bool, options: dict[str, Any]) -> Objective:
     )
 
 
-def _search(request: Request, wishes: dict[str, dict[str, str]], objective: Objective, **search: Any) -> Plan:
+def _search(
+    request: Request,
+    wishes: dict[str, dict[str, str]],
+    objective: Objective,
+    where: dict[str, Any],
+    **search: Any,
+) -> tuple[Plan, Placement | None]:
+    """The plan, and its placement where the options say which hosts there are. Raises InputError."""
+    from shardwise.search.plan_and_place import plan_and_place
     from shardwise.search.planner import plan as find
 
     asked = _asked(request, wishes, objective, **search)
     with progress_on_terminal() as progress:
-        return find(
-            request.model,
-            request.cluster,
-            request.workload,
-            launcher=request.named_launcher,
-            progress=progress,
-            **asked,
-        )
+        asked = {**asked, "launcher": request.named_launcher, "progress": progress}
+        if where["topology"] is None and where["nodes"] is None:
+            return find(request.model, request.cluster, request.workload, **asked), None
+        return plan_and_place(request.model, request.cluster, request.workload, **read_where(where), **asked)
 
 
 def _search_every(

@@ -25,7 +25,10 @@ be relied on too, but may change its place between minor releases.
 """
 
 _GROUPS = {
-    "Questions": ("plan", "estimate", "compare_launchers", "review", "read_launch", "simulate", "study", "place"),
+    "Questions": (
+        "plan", "estimate", "compare_launchers", "review", "read_launch", "simulate", "study", "place",
+        "plan_and_place",
+    ),
     "Inputs": (
         "ModelSpec", "Cluster", "Workload", "Runtime", "Problem", "Strategy", "Objective", "load_cluster",
         "load_runtime", "load_topology",

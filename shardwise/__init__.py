@@ -44,6 +44,7 @@ _HOMES = {
     "load_topology": "hardware_profiles.load_topology",
     "place": "search.placement",
     "plan": "search.planner",
+    "plan_and_place": "search.plan_and_place",
     "read_launch": "launchers.reading",
     "review": "search.review",
     "simulate": "costmodel.simulation",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from shardwise.search.objective import Objective
     from shardwise.search.placement import Placement, place
     from shardwise.search.plan import Plan
+    from shardwise.search.plan_and_place import plan_and_place
     from shardwise.search.planner import estimate, plan
     from shardwise.search.proof import Proof
     from shardwise.search.review import Review, review
@@ -104,6 +106,7 @@ __all__ = [
     "load_topology",
     "place",
     "plan",
+    "plan_and_place",
     "read_launch",
     "review",
     "simulate",

@@ -40,6 +40,7 @@ NAMES = [
     "load_topology",
     "place",
     "plan",
+    "plan_and_place",
     "read_launch",
     "review",
     "simulate",

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import shardwise
 from shardwise.costmodel.strategy import Strategy
+from shardwise.hardware_profiles.cluster import Curve
+from shardwise.hardware_profiles.collectives import KINDS
 from shardwise.hardware_profiles.errors import InputError
 from shardwise.hardware_profiles.fabric import fabric_of
 from shardwise.launchers.ranks import rank_groups
@@ -231,6 +233,49 @@ def test_boxes_from_the_worst_order_on_find_the_best(problem, pods, rack, by_slo
             if by_slots:
                 assert best == pytest.approx(min(costs), rel=1e-6)
                 assert found.bound_s == pytest.approx(best, rel=1e-6)
+
+
+@st.composite
+def curves(draw, tiers=3):
+    """For each tier measured curves of a few kinds of collectives, rising, falling or neither with the size."""
+    curve = st.builds(
+        lambda kind, ranks, nbytes, factors: Curve(
+            kind, ranks, 1, tuple(sorted(nbytes)), tuple(factors[: len(nbytes)])
+        ),
+        st.sampled_from(KINDS),
+        st.sampled_from([2, 4, 6, 8, 12]),
+        st.lists(st.floats(1e2, 1e9), min_size=1, max_size=3, unique=True),
+        st.lists(st.floats(0.2, 4.0), min_size=3, max_size=3),
+    )
+    return [tuple(draw(st.lists(curve, max_size=3))) for _ in range(tiers)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(nodes=6), curves(), st.sampled_from([0, 2]))
+def test_measured_curves_make_no_proof_wrong(problem, drawn, rack):
+    """A curve may make what crosses more quicker: every bound is still below the best order."""
+    count, _, pools, sizes_, _ = problem
+    system = cluster(count, rack=rack)
+    tiers = [replace(tier, curves=found) for tier, found in zip(system.tiers, drawn, strict=False)]
+    fabric = fabric_of(replace(system, tiers=tuple(tiers)), tree(sizes_), names(count))
+    instance = Instance(fabric, pools, count, wrap=False)
+    costs = [instance.cost(order) for order in permutations_of(count)]
+    assert lower_bound_s(instance) <= min(costs) * SAME
+    for size in {1, *block_sizes(instance)}:
+        assert prove(instance, size, max(costs), 0.5, Clock(None)).bound_s <= min(costs) * SAME
+
+
+def test_without_the_least_over_curves_a_bound_is_wrong():
+    """What the test above would miss otherwise: a measured spine that halves all times makes crossing it quicker."""
+    strategy = Strategy(tp=2, dp=4)
+    system = cluster(4)
+    quick = Curve("reduce_scatter", 4, 2, (1e2, 1e9), (0.25, 0.25))
+    system = replace(system, tiers=(*system.tiers[:2], replace(system.tiers[2], curves=(quick,)), *system.tiers[3:]))
+    instance = Instance(fabric_of(system, tree([4, 4]), names(8)), pools_of(strategy, [1e3, 1, 1, 1]), 4, wrap=False)
+    near, far = (instance.cost(np.array(order)) for order in ([0, 1, 2, 3], [0, 1, 4, 5]))
+    assert far < near
+    assert lower_bound_s(instance) <= far
+    assert prove(instance, 4, near, 1.0, Clock(None)).bound_s <= far
 
 
 @FEW
