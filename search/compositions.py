@@ -19,7 +19,7 @@ from shardwise.costmodel.evaluate import groups
 from shardwise.costmodel.outside import Totals
 from shardwise.costmodel.problem import Array, Problem
 from shardwise.costmodel.schedule import FOLDED, others_divisor
-from shardwise.costmodel.step import Group, gradient_times_each, gradients_exposed, tied_embedding_s
+from shardwise.costmodel.step import Group, gradient_times_each, gradients_exposed, hides_steadily, tied_embedding_s
 from shardwise.costmodel.strategy import Strategies, Strategy
 
 from .bounds import Stage, apart, fill_weight, most_layers, slowest_rank_s, summed
@@ -124,7 +124,8 @@ def _rests(rows: KindRows, pipeline_s: Array, longest_s: Array, incumbent_s: flo
     # Turns and the recomputation of other ranks lengthen a pipeline too: its slowest rank may be shorter than it paces.
     least = slowest_rank_s(rows)
     linear = others_divisor(group.schedule, group.vpp) is not None
-    if linear and not rows.again.any() and len(counts) <= _PAIRED:
+    sure = not rows.again.any() or bool(hides_steadily(group).all())
+    if linear and sure and len(counts) <= _PAIRED:
         outside = apart(many, least[column], rest)[1].reshape(seconds.shape)
         each = {phase: x.reshape(seconds.shape) for phase, x in times.items()}
         rest_s, anyway = (outside + x for x in _beside_each_s(rows, counts, every, least, longest_s, pipeline_s, each))
@@ -158,23 +159,36 @@ def _beside_each_s(
 ) -> tuple[Array, Array]:
     """Exposed traffic of each load, with what its split's slowest rank costs over the least pipeline and without.
 
-    The least of either, ``[c, n]`` each. That rank has one of ``every`` load and is no quicker. Nothing is recomputed
-    in full, and the bubble is the other ranks' passes: the slowest rank's seconds give the pipeline.
+    The least of either, ``[c, n]`` each. That rank has one of ``every`` load and is no quicker. The bubble is the other
+    ranks' passes, so the slowest rank's seconds give the pipeline. It may recompute layers while that costs nothing and
+    one more, or as many as an answer allows; between them recomputation costs more than it hides.
     """
-    seconds, order = counts @ rows.time, np.argsort(every @ rows.time, axis=0, kind="stable")
-    pace, forward = (np.take_along_axis(x, order, axis=0) for x in (every @ rows.time, every @ rows.forward))
-    most = np.maximum.accumulate(_held(rows, every)[order], axis=0)
-    as_slow = [np.searchsorted(x, x * (1.0 + 1e-9), side="right") - 1 for x in pace.T]
-    buckets = np.maximum(1.0, np.take_along_axis(most, np.stack(as_slow, axis=1), axis=0))
-    able = (pace >= least_s * (1.0 - 1e-9)) & _within(pace, longest_s)
-    first = int(np.argmax(able.any(axis=1)))
-    pace, forward, buckets = (x[first:] for x in (pace, forward, buckets))
+    order = np.argsort(every @ rows.time, axis=0, kind="stable")
+    alone, forward = (np.take_along_axis(x, order, axis=0) for x in (every @ rows.time, every @ rows.forward))
+    held = _held(rows, every)[order]
+    able = _within(alone, longest_s)
     fill, m = fill_weight(rows.group), rows.group.strategies.num_microbatches
-    more = np.maximum(0.0, m * pace + fill * np.maximum(0.0, summed(rows, rows.time) - pace) - pipeline_s)
-    unhidden = {phase: each[:, None] for phase, each in times.items()}
+    whole, pace = summed(rows, rows.time), alone
+    if rows.again.any():
+        each = np.take_along_axis(every @ rows.again, order, axis=0) / np.maximum(1.0, held)
+        free, most = (
+            np.floor(_share(limit - alone, each) + 1e-9)
+            for limit in ((pipeline_s - fill * whole) / (m - fill), longest_s)
+        )
+        pace = np.concatenate([alone + each * np.clip(number, 0.0, held) for number in (free, free + 1.0, most)])
+        forward, able = np.tile(forward, (3, 1)), np.tile(able, (3, 1))
+    able &= pace >= least_s * (1.0 - 1e-9)
+    some = np.flatnonzero(able.any(axis=1))
+    pace, forward, able = pace[some], forward[some], able[some]
+    largest = np.maximum.accumulate(held, axis=0)
+    as_slow = [np.searchsorted(a, p * (1.0 + 1e-9), side="right") - 1 for a, p in zip(alone.T, pace.T, strict=True)]
+    buckets = np.maximum(1.0, np.take_along_axis(largest, np.stack(as_slow, axis=1), axis=0))
+    more = np.maximum(0.0, m * pace + fill * np.maximum(0.0, whole - pace) - pipeline_s)
+    unhidden = {phase: x[:, None] for phase, x in times.items()}
     exposed = sum(gradients_exposed(rows.group, forward[None], (pace - forward)[None], unhidden, buckets).values())
-    value = np.where(able[first:] & (pace[None] >= seconds[:, None] * (1.0 - 1e-9)), exposed, np.inf)
-    return (value + more).min(axis=1), value.min(axis=1)
+    slower = pace[None] >= (counts @ rows.time)[:, None] * (1.0 - 1e-9)
+    value = np.where(able & slower, exposed, np.inf)
+    return (value + more).min(axis=1, initial=np.inf), value.min(axis=1, initial=np.inf)
 
 
 def _shares(rows: KindRows, counts: Array, least_s: Array, longest_s: Array) -> tuple[Array, Array]:
