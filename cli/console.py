@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # ``typing`` itself takes long to import
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 _EXIT_INTERRUPTED = 130
 """``failures.EXIT_INTERRUPTED``, which is not loaded yet."""

@@ -10,7 +10,10 @@ Names are imported when first used, so that ``import shardwise`` is quick and lo
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # what ``typing`` would say, without its import: a Ctrl-C that strikes here shows a traceback
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
