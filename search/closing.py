@@ -399,10 +399,12 @@ def tidied(found: Found) -> Strategy | None:
     return split.strategy if answer.fits and answer.step_time_s <= found.step_s * (1.0 + 1e-9) else best
 
 
-def best_split(problem: Problem, launcher: Launcher, strategy: Strategy, gap: float) -> Estimate | None:
+def best_split(
+    problem: Problem, launcher: Launcher, strategy: Strategy, gap: float, below_s: float = math.inf
+) -> Estimate | None:
     """One strategy with its layer split solved to within a gap, as the cost model sees it.
 
-    None where no split fits or can be launched.
+    None where no split fits or can be launched, or none with a step under ``below_s``.
     """
     own = splits_of(launcher, problem, strategy)
     if own is not None:
@@ -411,7 +413,7 @@ def best_split(problem: Problem, launcher: Launcher, strategy: Strategy, gap: fl
     if not splittable(problem, launcher, strategy):
         return None
     uniform = strategy.recompute == "full" and one_number(problem, launcher, strategy)
-    for split in _likely_splits(problem, strategy, uniform, gap):
+    for split in _likely_splits(problem, strategy, uniform, gap, below_s):
         if split is not None and split.layers_per_stage and not launcher.violations(problem, split):
             answer = estimate(problem, split)
             if answer.fits:
@@ -419,18 +421,22 @@ def best_split(problem: Problem, launcher: Launcher, strategy: Strategy, gap: fl
     return None
 
 
-def _likely_splits(problem: Problem, strategy: Strategy, uniform: bool, gap: float) -> Iterator[Strategy | None]:
+def _likely_splits(
+    problem: Problem, strategy: Strategy, uniform: bool, gap: float, below_s: float
+) -> Iterator[Strategy | None]:
     """Splits of one strategy, the quickest first, each meant to fit."""
     group = group_of(problem, strategy)
     if strategy.schedule != "interleaved":
-        yield best_cut(problem, strategy, numbers=_any_number(problem, uniform), group=group).strategy
+        # Every micro-batch passes the slowest rank.
+        longest, numbers = below_s / strategy.num_microbatches, _any_number(problem, uniform)
+        yield best_cut(problem, strategy, numbers=numbers, longest_s=longest, group=group).strategy
         return
     if strategy.recompute != "full":
         rows = kind_rows(group)
         turns, least = turns_of(problem, strategy, rows)
         layers = quickest_turns(problem, strategy, rows, turns, least.fill_s)
         yield replace(strategy, layers_per_stage=layers) if layers else None
-    split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=math.inf, gap=gap)
+    split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=below_s, gap=gap)
     yield split.strategy if split else None
 
 

@@ -40,6 +40,9 @@ _WORTH_SOLVING = 0.01
 _MOST_SPLITS = 3
 """Layer splits solved for prices, at most: the mesh first. Prices beyond are those of even splits."""
 
+_FAR = 4.0
+"""A split is not looked for when its step would be so many times the best one's: even splits do for such prices."""
+
 _SPLIT_GAP = 0.005
 """How close to the best those splits are."""
 
@@ -295,7 +298,7 @@ def _uneven(found: Found, evidence: _Evidence, mine: Ints, step_s: float) -> lis
     strategy = evidence.opened.strategies[i]
     wanted = strategy not in evidence.solved and len(evidence.solved) < _MOST_SPLITS
     if wanted and not evidence.clock.expired:
-        answer = best_split(found.problem, found.space.launcher, strategy, gap=_SPLIT_GAP)
+        answer = best_split(found.problem, found.space.launcher, strategy, _SPLIT_GAP, _FAR * found.step_s)
         evidence.solved[strategy] = answer
         if answer is not None:
             found.splits.append((answer.step_time_s, answer.strategy))
