@@ -8,7 +8,7 @@ import numpy as np
 
 from .operators import rank_parameters
 from .problem import Array, Problem
-from .step import optimizer_state_bytes, zero_shards
+from .step import optimizer_state_bytes
 from .strategy import Strategies
 
 HOST_SHARE = 0.8
@@ -29,7 +29,7 @@ def optimizer_host_bytes(problem: Problem, strategies: Strategies) -> Array:
         per_rank = rank_parameters(model.kinds[kind], tp, ep, etp)
         dense, expert = dense + count * per_rank[0], expert + count * per_rank[1]
     sharded = s.zero >= 1
-    a, b = (np.where(sharded, np.maximum(x, 1.0), 1.0) for x in zero_shards(s))
+    a, b = (np.where(sharded, np.maximum(x, 1.0), 1.0) for x in s.zero_shards)
     each = optimizer_state_bytes(problem) + GRADIENT_BYTES
     return np.asarray(each * s.offload_optimizer * (dense / a + expert / b) / pp)
 

@@ -14,7 +14,7 @@ import numpy as np
 from .outside import Totals
 from .problem import Array, Ints
 from .schedule import FOLDED
-from .step import GRADIENT_KEY, Group, gradient_times_each, zero_shards
+from .step import GRADIENT_KEY, Group, gradient_times_each
 from .strategy import Strategies
 
 Mixes = tuple[tuple[Array, Array], tuple[Array, Array]]
@@ -34,18 +34,14 @@ def least_totals_together(
         if mixed[i]:
             whole[where], mixes[i] = extreme_mixes(group)
             number[where] = 2 * group.pp + (group.schedule == "dualpipe")
-    some = np.flatnonzero(whole > 0.0)
     rates: list[dict[str, Array]] = []
-    if len(some):
-        few = strategies if len(some) == len(strategies) else strategies.take(some)
-        all_of_them = replace(parts[0][1], strategies=few, key=np.zeros(len(some), dtype=np.int64))
-        rates = parameter_rates(all_of_them, whole[some], number[some])
-    place = np.zeros(len(strategies), dtype=np.int64)
-    place[some] = np.arange(len(some))
+    if mixes:
+        all_of_them = replace(parts[0][1], strategies=strategies, key=np.zeros(len(strategies), dtype=np.int64))
+        rates = parameter_rates(all_of_them, whole, number)
     out = []
     for i, ((where, group), (dense, expert)) in enumerate(zip(parts, held, strict=True)):
         if mixed[i]:
-            mine = [{phase: each[place[where]] for phase, each in rate.items()} for rate in rates]
+            mine = [{phase: each[where] for phase, each in rate.items()} for rate in rates]
             out.append(_least_of(group, rest[i], mixes[i], mine))
         else:
             out.append(rest[i].scaled(group.repeats @ dense / group.pp, group.repeats @ expert / group.pp))
@@ -100,7 +96,7 @@ def _least_of(group: Group, rest: Totals, mixes: Mixes, rates: Sequence[dict[str
                           other_d * per_dense[phase] + other_e * per_expert[phase])
         for phase in per_dense
     }  # fmt: skip
-    a, b = zero_shards(group.strategies)
+    a, b = group.strategies.zero_shards
     first = d / a + e / b <= other_d / a + other_e / b
     return replace(rest, dense=np.where(first, d, other_d), expert=np.where(first, e, other_e), gradients=gradients)
 

@@ -57,9 +57,7 @@ def totals_together(
         dense[where], expert[where] = fullest(*each)
         number[where] = i
     whole = replace(parts[0][1], strategies=strategies, key=np.zeros(len(strategies), dtype=np.int64), pp=2)
-    piped = np.flatnonzero(strategies.pp > 1)
-    message = np.zeros(len(strategies))
-    message[piped] = p2p_s(replace(whole, strategies=strategies.take(piped), key=whole.key[piped]))
+    message = np.where(strategies.pp > 1, p2p_s(whole), 0.0)
     times = gradient_times(whole, dense, expert, number.astype(np.int64))
     return [
         Totals(

@@ -138,15 +138,6 @@ def parameters(group: Group) -> tuple[Array, Array]:
     return group.per_rank(group.table.dense), group.per_rank(group.table.expert)
 
 
-def zero_shards(s: Strategies) -> tuple[Array, Array]:
-    """Ranks that share one copy of the sharded states, for dense and for expert parameters."""
-    whole = (s.dp * s.cp).astype(np.float64)
-    dense = np.where(s.zero_group > 0, np.minimum(s.zero_group, whole), whole)
-    edp = np.maximum(1.0, s.edp.astype(np.float64))
-    expert = np.where(s.zero_group > 0, np.minimum(np.maximum(1.0, edp * dense / whole), edp), edp)
-    return np.where(s.zero > 0, dense, 1.0), np.where(s.zero > 0, expert, 1.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Gradient:
     """One data-parallel collective, arrays ``[n]``: ``count`` times a step, ``phase`` the pass it may hide under."""
@@ -169,7 +160,7 @@ def gradient_comms(group: Group, dense: Array, expert: Array) -> list[Gradient]:
     2304.11277, section 3.2.2).
     """
     s, runtime = group.strategies, group.problem.runtime
-    shard_dense, shard_expert = zero_shards(s)
+    shard_dense, shard_expert = s.zero_shards
     whole_dense, whole_expert = (s.dp * s.cp).astype(np.float64), np.maximum(1.0, s.edp.astype(np.float64))
     m = s.num_microbatches.astype(np.float64)
     each = np.where(s.zero >= 2, m, 1.0)  # a rank that keeps a shard of the gradients cannot add micro-batches up first
@@ -293,7 +284,7 @@ def state_bytes(group: Group, dense: Array, expert: Array) -> dict[str, Array]:
     ZeRO divides optimizer states (1), gradients (2) and parameters (3) over the shard group: arXiv 1910.02054, table 1.
     """
     s, runtime = group.strategies, group.problem.runtime
-    a, b = zero_shards(s)
+    a, b = s.zero_shards
     states = optimizer_state_bytes(group.problem) + runtime.optimizer_grad_bytes
     out: dict[str, Array] = {}
     for name, each, stage in (
@@ -376,7 +367,7 @@ def optimizer_s(group: Group, dense: Array, expert: Array) -> tuple[Array, Array
     down and the parameter up over the host link, and the same streaming in host memory at the host link's rate.
     """
     s, problem = group.strategies, group.problem
-    a, b = zero_shards(s)
+    a, b = s.zero_shards
     owned = dense / a + expert / b
     touched = 4.0 + 2.0 * optimizer_state_bytes(problem) + 2.0
     device = (1.0 - s.offload_optimizer) * owned * touched / stream_rate(problem)

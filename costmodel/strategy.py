@@ -211,7 +211,7 @@ class Strategies:
     part of it: those belong to the few strategies that the solver works on one at a time.
     """
 
-    __slots__ = ("_n", *DIMENSIONS)
+    __slots__ = ("_n", "_shards", *DIMENSIONS)
 
     tp: NDArray[np.int64]
     sp: NDArray[np.bool_]
@@ -248,6 +248,7 @@ class Strategies:
             dtype = np.bool_ if name in _BOOLS else np.float64 if name in _FLOATS else np.int64
             setattr(self, name, np.broadcast_to(np.asarray(value, dtype=dtype), (n,)))
         self._n = n
+        self._shards: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def __len__(self) -> int:
         return self._n
@@ -270,7 +271,7 @@ class Strategies:
         rows = Strategies.__new__(Strategies)  # the arrays are of the right types and agree already
         for name in DIMENSIONS:
             setattr(rows, name, getattr(self, name)[where])
-        rows._n = len(rows.tp)
+        rows._n, rows._shards = len(rows.tp), None
         return rows
 
     def replace(self, **arrays: Any) -> Strategies:
@@ -301,6 +302,17 @@ class Strategies:
         """Ranks between neighbours that reduce gradients: of dense layers (over dp and cp), and of experts."""
         apart = np.where(self.rank_order == 0, 1, self.pp)
         return self.tp * apart, self.etp * self.ep * apart
+
+    @property
+    def zero_shards(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Ranks that share one copy of the sharded states, for dense and for expert parameters."""
+        if self._shards is None:
+            whole = (self.dp * self.cp).astype(np.float64)
+            dense = np.where(self.zero_group > 0, np.minimum(self.zero_group, whole), whole)
+            edp = np.maximum(1.0, self.edp.astype(np.float64))
+            expert = np.where(self.zero_group > 0, np.minimum(np.maximum(1.0, edp * dense / whole), edp), edp)
+            self._shards = np.where(self.zero > 0, dense, 1.0), np.where(self.zero > 0, expert, 1.0)
+        return self._shards
 
     def distinct(
         self, names: Sequence[str], number: NDArray[np.int64] | None = None
