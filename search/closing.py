@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from shardwise.launchers.base import Launcher
 from shardwise.launchers.own_splits import splits_of
 from shardwise.launchers.rule import violations
 
+from .axes import offers
 from .bounds import SplitBounds, split_bounds
 from .compositions import Compositions, compositions, least_rests_s, rank_params
 from .cuts import best_cut, group_of
@@ -190,9 +192,10 @@ class Closer:
     def _cut(self, unit: Unit, uniform: bool, below: float) -> Split | None:
         """The quickest split by dynamic programming, judged; None where none is under the incumbent."""
         self.cut += 1
+        numbers = self._wished or _any_number(self.found.problem, uniform)
         cut = best_cut(
-            self.found.problem, unit.strategy, numbers=self._numbers(unit.strategy, uniform), params_below=below,
-            longest_s=unit.longest_s, group=self._group(unit.strategy),
+            self.found.problem, unit.strategy, numbers=numbers, params_below=below, longest_s=unit.longest_s,
+            group=self._group(unit.strategy),
         )  # fmt: skip
         if math.isinf(cut.pipeline_s):
             return None
@@ -226,9 +229,12 @@ class Closer:
         return solved
 
     def _shown_s(self, strategy: Strategy) -> float:
-        """What CP-SAT has shown pipelines to take at least that differ in having more memory for their layers."""
+        """What CP-SAT has shown pipelines to take at least that differ in having more memory for their layers.
+
+        Nothing is known of those that recompute layers in full: they fit where others do not.
+        """
         shown = self._shown.get(_turns_key(strategy))
-        if not shown:
+        if not shown or strategy.recompute == "full":
             return 0.0
         rows = kind_rows(self._group(strategy))
         return max((one.pipeline_s for one in shown if one.has_room_of(rows)), default=0.0)
@@ -246,20 +252,22 @@ class Closer:
             self._last = (strategy, group_of(self.found.problem, strategy))
         return self._last[1]
 
-    def _numbers(self, strategy: Strategy, uniform: bool) -> Sequence[int | None]:
-        """The numbers of recomputed layers per rank that the launcher and the request allow."""
+    @cached_property
+    def _wished(self) -> list[int] | None:
+        """The numbers of layers that the request or the launcher has every rank recompute in full; None: any."""
+        most = self.found.problem.model.num_layers
         wished = [int(v) for v in self.found.space.constraints.values("recompute_layers")]
-        if wished:
-            return [self.found.problem.model.num_layers if n < 0 else n for n in wished]
-        return _any_number(self.found.problem, uniform)
+        if not wished:
+            return _all_or_none(self.found.problem, self.found.space.launcher)
+        return [most if n < 0 else n for n in wished]
 
     def _relaxed(self, unit: Unit, uniform: bool) -> float:
         """A bound from CP-SAT on a strategy that it cannot state exactly."""
         limit = self.found.step_s - unit.rest_s
         self.solved += 1
         split = solve_split(
-            self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=limit, relaxed=True,
-            left_s=self.clock.left_s,
+            self.found.problem, unit.strategy, uniform=uniform, numbers=self._wished, pipeline_limit_s=limit,
+            relaxed=True, left_s=self.clock.left_s,
         )  # fmt: skip
         if split is None:
             return math.inf
@@ -287,9 +295,9 @@ class Closer:
         for _ in range(3):
             self.solved += 1
             split = solve_split(
-                self.found.problem, unit.strategy, uniform=uniform, pipeline_limit_s=self.found.step_s - unit.rest_s,
-                slack_bytes=slack, params_below=below, pipeline_floor_s=unit.pipeline_s,
-                work=work, left_s=self.clock.left_s,
+                self.found.problem, unit.strategy, uniform=uniform, numbers=self._wished,
+                pipeline_limit_s=self.found.step_s - unit.rest_s, slack_bytes=slack, params_below=below,
+                pipeline_floor_s=unit.pipeline_s, work=work, left_s=self.clock.left_s,
             )  # fmt: skip
             if split is None:
                 return first
@@ -391,9 +399,13 @@ def tidied(found: Found) -> Strategy | None:
         return best
     bare = replace(best, layers_per_stage=None, recompute_per_stage=None)
     uniform = best.recompute == "full" and one_number(problem, launcher, bare)
-    limit = found.pipeline_s * (1.0 + 1e-9)
-    split = solve_split(problem, bare, uniform=uniform, pipeline_limit_s=limit, gap=_TIDY_GAP, tidy=True)
-    if split is None or split.strategy.layers_per_stage is None or launcher.violations(problem, split.strategy):
+    limit, rules, numbers = found.pipeline_s * (1.0 + 1e-9), found.space.rules, None
+    if best.recompute == "full" and best.recompute_per_stage is None:
+        numbers = [best.recompute_layers if best.recompute_layers >= 0 else problem.model.num_layers]
+    split = solve_split(
+        problem, bare, uniform=uniform, numbers=numbers, pipeline_limit_s=limit, gap=_TIDY_GAP, tidy=True
+    )
+    if split is None or split.strategy.layers_per_stage is None or violations(problem, split.strategy, rules):
         return best
     answer = estimate(problem, split.strategy)
     return split.strategy if answer.fits and answer.step_time_s <= found.step_s * (1.0 + 1e-9) else best
@@ -413,7 +425,7 @@ def best_split(
     if not splittable(problem, launcher, strategy):
         return None
     uniform = strategy.recompute == "full" and one_number(problem, launcher, strategy)
-    for split in _likely_splits(problem, strategy, uniform, gap, below_s):
+    for split in _likely_splits(problem, strategy, uniform, _all_or_none(problem, launcher), gap, below_s):
         if split is not None and split.layers_per_stage and not launcher.violations(problem, split):
             answer = estimate(problem, split)
             if answer.fits:
@@ -422,22 +434,27 @@ def best_split(
 
 
 def _likely_splits(
-    problem: Problem, strategy: Strategy, uniform: bool, gap: float, below_s: float
+    problem: Problem, strategy: Strategy, uniform: bool, numbers: list[int] | None, gap: float, below_s: float
 ) -> Iterator[Strategy | None]:
     """Splits of one strategy, the quickest first, each meant to fit."""
     group = group_of(problem, strategy)
     if strategy.schedule != "interleaved":
         # Every micro-batch passes the slowest rank.
-        longest, numbers = below_s / strategy.num_microbatches, _any_number(problem, uniform)
-        yield best_cut(problem, strategy, numbers=numbers, longest_s=longest, group=group).strategy
+        longest, any_number = below_s / strategy.num_microbatches, numbers or _any_number(problem, uniform)
+        yield best_cut(problem, strategy, numbers=any_number, longest_s=longest, group=group).strategy
         return
     if strategy.recompute != "full":
         rows = kind_rows(group)
         turns, least = turns_of(problem, strategy, rows)
         layers = quickest_turns(problem, strategy, rows, turns, least.fill_s)
         yield replace(strategy, layers_per_stage=layers) if layers else None
-    split = solve_split(problem, strategy, uniform=uniform, pipeline_limit_s=below_s, gap=gap)
+    split = solve_split(problem, strategy, uniform=uniform, numbers=numbers, pipeline_limit_s=below_s, gap=gap)
     yield split.strategy if split else None
+
+
+def _all_or_none(problem: Problem, launcher: Launcher) -> list[int] | None:
+    """All layers, where that is the only number of them that a launcher recomputes; None where it counts them."""
+    return None if offers(launcher.capabilities, "recompute_layers") else [problem.model.num_layers]
 
 
 def _any_number(problem: Problem, uniform: bool) -> Sequence[int | None]:

@@ -210,7 +210,8 @@ def _close(
             if closed == most or not found.beats(bound):
                 return opened.take(np.array([*waiting, *(j for _, j in queue)], dtype=np.int64))
             if clock.expired or (clock.unlimited and _enough(closer.solved, bound, found.step_s)):
-                found.stop("time limit" if clock.expired else "split limit", bound)
+                least = min([bound, *(float(opened.bound_s[j]) for j in waiting)])
+                found.stop("time limit" if clock.expired else "split limit", least)
                 return opened.take(np.arange(0))
             if i not in tightened:
                 # The next in line will be asked about as well, the more surely the longer the search goes on.

@@ -7,6 +7,7 @@ units of 2^-26 of the capacity, rounded so that what it accepts fits. Both lie b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ def solve_split(
     *,
     uniform: bool,
     pipeline_limit_s: float,
+    numbers: Sequence[int] | None = None,
     slack_bytes: float = 0.0,
     params_below: float = math.inf,
     gap: float = 0.0,
@@ -84,14 +86,15 @@ def solve_split(
 
     No split's pipeline takes less than ``pipeline_floor_s``: one that close to it is the best.
 
-    ``uniform``: one number of recomputed layers for every chunk. ``slack_bytes`` is kept free on every rank, and every
-    rank has fewer than ``params_below`` parameters. With a ``gap`` above 0 a split within that share of the best does.
+    ``uniform``: one number of recomputed layers for every chunk. ``numbers``: instead, those that full recomputation
+    may repeat on every rank (all where it has fewer). ``slack_bytes`` is kept free on every rank, and every rank has
+    fewer than ``params_below`` parameters. With a ``gap`` above 0 a split within that share of the best does.
     ``relaxed`` lets ranks recompute any part of any layer and rounds memory down: a bound, not an answer. ``tidy``
     asks for the split nearest to the even one among those within the limit. ``work`` limits CP-SAT's deterministic
     time where it is given, ``left_s`` its seconds.
     """
     (_, group), *_ = groups(problem, Strategies.of([strategy]))
-    model = _Model(problem, kind_rows(group), strategy, uniform, slack_bytes, relaxed, pipeline_limit_s)
+    model = _Model(problem, kind_rows(group), strategy, uniform, numbers, slack_bytes, relaxed, pipeline_limit_s)
     if math.isfinite(params_below):
         model.limit_params(params_below)
     if tidy:
@@ -110,6 +113,7 @@ class _Model:
         rows: KindRows,
         strategy: Strategy,
         uniform: bool,
+        numbers: Sequence[int] | None,
         slack_bytes: float,
         relaxed: bool,
         limit_s: float,
@@ -117,7 +121,10 @@ class _Model:
         from ortools.sat.python import cp_model
 
         self._cp = cp_model
-        self.problem, self.rows, self.strategy, self.uniform = problem, rows, strategy, uniform
+        self.problem, self.rows, self.strategy = problem, rows, strategy
+        self.uniform, self.numbers = uniform, numbers
+        self.count: Any = None
+        """The one number of recomputed layers, of every chunk or of every rank."""
         self.model = cp_model.CpModel()
         self.relaxed, self.grain = relaxed, _GRAIN if relaxed else 1
         self.pp, self.vpp = strategy.pp, strategy.vpp
@@ -212,15 +219,16 @@ class _Model:
                 self.model.add(y <= self.grain * held[kind])
                 mine[kind] = y
             out.append(mine)
-        if self.uniform:
+        if self.uniform or self.numbers is not None:
             self._one_number(out)
         return out
 
     def _one_number(self, again: list[dict[int, Any]]) -> None:
-        count = self.model.new_int_var(0, self.total, "per_chunk")
+        of = self._cp.Domain.from_values(self.numbers) if self.numbers is not None else self._cp.Domain(0, self.total)
+        self.count = count = self.model.new_int_var_from_domain(of, "count")
         ranks = chunk_ranks(self.pp, self.vpp, self.strategy.schedule)
         wanted: list[list[Any]] = [[] for _ in range(self.pp)]
-        if self.chunks:
+        if self.chunks and self.numbers is None:
             for c, n in enumerate(self.chunks):
                 least = self.model.new_int_var(0, self.total, f"r{c}")
                 self.model.add_min_equality(least, [count, n])
@@ -228,7 +236,8 @@ class _Model:
         else:
             for rank, held in enumerate(self.held):
                 least = self.model.new_int_var(0, self.total, f"r{rank}")
-                self.model.add_min_equality(least, [count * self.vpp, held[self.kinds[0]]])
+                most = count if self.numbers is not None else count * self.vpp
+                self.model.add_min_equality(least, [most, self._cp.LinearExpr.sum(list(held.values()))])
                 wanted[rank].append(least)
         for rank, (mine, parts) in enumerate(zip(again, wanted, strict=True)):
             if self.relaxed and self.rows.num_mtp and rank == self._last_rank():
@@ -392,6 +401,9 @@ class _Model:
         layers = self._chunk_layers(solver)
         if not self.full or self.relaxed:
             return replace(self.strategy, layers_per_stage=layers)
+        if self.numbers is not None:
+            n = int(solver.value(self.count))
+            return replace(self.strategy, layers_per_stage=layers, recompute_layers=-1 if n == self.total else n)
         again = tuple(int(sum(solver.value(y) for y in mine.values())) for mine in self.again)
         if not any(again):
             return replace(self.strategy, layers_per_stage=layers, recompute="none", recompute_layers=-1)

@@ -96,6 +96,24 @@ def test_the_best_cut_equals_enumeration(case, uniform):
         assert in_pipeline_s(found) == pytest.approx(best, rel=1e-9)
 
 
+@settings(max_examples=40, deadline=None)
+@given(pipelines(), st.integers(6, 9), st.floats(0.1, 1.2), st.sampled_from([1, 2]))
+def test_halving_the_numbers_misses_none(case, layers, memory, step):
+    _, s = case
+    model = replace(moe_model(layers, 256, 4, 4), layers=(*(i % step for i in range(layers - 1)), 1))
+    p = problem(model, gpus=s.pp, batch=s.num_microbatches, sequence=2048, memory_gib=memory)
+    s = replace(s, recompute="full")
+    every = range(1, layers + 1, step)
+    each = [best_cut(p, s, numbers=[n]) for n in every]
+    best = min(cut.pipeline_s for cut in each)
+    found = best_cut(p, s, numbers=every)
+    assert found.pipeline_s == pytest.approx(best, rel=1e-12)
+    if math.isfinite(best):
+        assert estimate(p, found.strategy).fits
+        if found.strategy.recompute == "full":
+            assert found.strategy.recompute_layers in (*every, -1)
+
+
 def test_ranks_stay_under_a_limit_on_parameters():
     p = problem(moe_model(8, 256, 4, 4, first_dense=3), gpus=2, batch=8)
     s = Strategy(pp=2, num_microbatches=8)
