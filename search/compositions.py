@@ -124,7 +124,8 @@ def _rests(rows: KindRows, pipeline_s: Array, longest_s: Array, incumbent_s: flo
     # Turns and the recomputation of other ranks lengthen a pipeline too: its slowest rank may be shorter than it paces.
     least = slowest_rank_s(rows)
     linear = others_divisor(group.schedule, group.vpp) is not None
-    sure = not rows.again.any() or bool(hides_steadily(group).all())
+    costs = hides_steadily(group) & (group.strategies.num_microbatches > fill_weight(group))
+    sure = not rows.again.any() or bool(costs.all())
     if linear and sure and len(counts) <= _PAIRED:
         outside = apart(many, least[column], rest)[1].reshape(seconds.shape)
         each = {phase: x.reshape(seconds.shape) for phase, x in times.items()}

@@ -1,4 +1,4 @@
-"""What the fullest rank may hold, against every rank of random splits and one strategy at a time."""
+"""What ranks may hold and what that says of a step: against random splits, and of many strategies as of each alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from shardwise.costmodel.estimate import estimate
 from shardwise.costmodel.splits import rank_counts
-from shardwise.costmodel.strategy import SCHEDULES, Strategies, Strategy
+from shardwise.costmodel.step import hides_steadily
+from shardwise.costmodel.strategy import RECOMPUTES, SCHEDULES, Strategies, Strategy
 from shardwise.search.bounds import split_bounds
 from shardwise.search.closing import in_pipeline_s
 from shardwise.search.compositions import _loads, compositions, least_rests_s
@@ -37,7 +38,9 @@ def random_splits(draw, schedules=SCHEDULES):
         pp=pp, vpp=vpp, schedule=schedule, dp=2, num_microbatches=m, zero=draw(st.integers(0, 3)),
         dp_overlap=draw(st.booleans()), layers_per_stage=tuple(int(n) for n in split),
     )  # fmt: skip
-    return problem(model, gpus=2 * pp, batch=2 * m, sequence=draw(st.sampled_from([64, 2048]))), s
+    # The second hides no traffic of data parallelism, the third gathers and scatters with every micro-batch.
+    runtime = draw(st.sampled_from(["megatron-core", "megatron-2021", "torchtitan"]))
+    return problem(model, 2 * pp, 2 * m, draw(st.sampled_from([64, 2048])), runtime=runtime), s
 
 
 @settings(max_examples=60, deadline=None)
@@ -51,10 +54,8 @@ def test_the_loads_hold_every_rank_of_every_split(case):
         assert {tuple(load) for load in held.tolist()} <= listed
 
 
-@settings(max_examples=40, deadline=None)
-@given(random_splits(), st.sampled_from(["none", "selective", "full"]), st.sampled_from([1.0, 1.02, 1.5]))
-def test_no_split_undercuts_what_its_loads_say(case, mode, slack):
-    p, s = case
+def bounded(p, s, mode, slack):
+    """No more is claimed of the splits of a strategy than this one takes."""
     answer = estimate(p, replace(s, recompute=mode))
     incumbent = answer.step_time_s * slack
     group = group_of(p, Strategies.of([replace(answer.strategy, layers_per_stage=None)]))
@@ -65,8 +66,24 @@ def test_no_split_undercuts_what_its_loads_say(case, mode, slack):
     assert pipeline + loads.rest_above(loads.least_params) <= answer.step_time_s * (1 + 1e-9)
 
 
+@pytest.mark.filterwarnings("error")
+@settings(max_examples=60, deadline=None)
+@given(random_splits(), st.sampled_from(RECOMPUTES), st.sampled_from([1.0, 1.02, 1.5]))
+def test_no_split_undercuts_what_its_loads_say(case, mode, slack):
+    bounded(*case, mode, slack)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_one_micro_batch_that_hides_no_traffic_is_bounded(schedule):
+    p = problem(dense_model(9, 256), gpus=4, batch=2, sequence=2048, runtime="megatron-2021")
+    for first in range(10):
+        split = (first, 9 - first)
+        bounded(p, Strategy(pp=2, dp=2, schedule=schedule, num_microbatches=1, layers_per_stage=split), "full", 1.0)
+
+
 @settings(max_examples=25, deadline=None)
-@given(random_splits(), st.sampled_from(["none", "selective", "full"]), st.data())
+@given(random_splits(), st.sampled_from(RECOMPUTES), st.data())
 def test_many_strategies_at_once_are_each_alone(case, mode, data):
     p, s = case
     bare, count = replace(s, recompute=mode, layers_per_stage=None), data.draw(st.integers(2, 4))
@@ -81,4 +98,7 @@ def test_many_strategies_at_once_are_each_alone(case, mode, data):
     for i, one in enumerate(several):
         pipeline, longest = float(bounds.pipeline_s[i]), float(bounds.longest_s[i])
         alone = compositions(group_of(p, Strategies.of([one])), pipeline, longest, incumbent)
-        assert together[i] == pytest.approx(alone.rest_above(alone.least_params), rel=1e-9)
+        least = alone.rest_above(alone.least_params)
+        assert together[i] <= least * (1 + 1e-9)
+        if mode != "full" or hides_steadily(group).all():  # else pairs of loads say nothing of any of them
+            assert together[i] == pytest.approx(least, rel=1e-9)
