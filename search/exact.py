@@ -255,6 +255,8 @@ def _close_bands(found: Found, closer: Closer, clock: Clock, report: Progress) -
         enough = clock.unlimited and (near or _enough(closer.solved, bound, found.step_s))
         if found.stopped_by or clock.expired or enough:
             found.open_bound_s = min(found.open_bound_s, bound)
+            if clock.expired:
+                found.stopped_by = found.stopped_by or "time limit"
             return
         closer.bands.remove(band)
         left, fewer = closer.close(band)

@@ -105,3 +105,13 @@ def test_a_search_that_stops_keeps_the_bounds_of_what_waits():
     exact._close(found, Inexact(), opened, Clock(None), lambda *_: None, most=1)
     assert found.stopped_by == "split limit"
     assert found.open_bound_s == bounds.bound_s[0] < bounds.bound_s[1]
+
+
+def test_a_time_limit_that_leaves_bands_is_told():
+    p = problem(dense_model(6, 1024, 8), gpus=2, batch=8, sequence=2048)
+    space = Space(p, launcher("megatron"), Constraints.of(pins={"pp": 2}))
+    found = Found(space, candidates(space), step_s=2.0)
+    closer = Closer(found, Clock(0.0))
+    closer.bands = [Band(Unit(Strategy(pp=2), bound, 0.5, 0.1, 1.0), below=1e9) for bound in (1.5, 1.2)]
+    exact._close_bands(found, closer, closer.clock, lambda *_: None)
+    assert found.open_bound_s == 1.2 and found.stopped_by == "time limit"
