@@ -41,7 +41,7 @@ PROVEN = 1e-6
 _CLOSE = 1e-4
 """Gap that swaps are not tried for any more."""
 
-_WORK = 6.0
+_WORK = 5.0
 """CP-SAT's deterministic time for all questions of a proof."""
 
 

@@ -73,19 +73,18 @@ class _Search:
     def run(self) -> Answer:
         """Open boxes, the cheapest first, until none is cheaper than the best placement or the work is done."""
         self._add(self.axes.lowest, self.axes.highest, None)
-        points: list[float] = []
-        """Bounds of boxes that cannot be cut: their numbers cost more than that where seconds do not rise with each."""
         for _ in range(_MOST_BOXES):
             if not self.boxes or self.boxes[0].bound_s >= self._below or self.judge.spent:
                 break
             box = heapq.heappop(self.boxes)
             high = self._inhabited(box)
-            if high is not None and box.low == high:
-                points.append(box.bound_s)
-            elif high is not None:
+            if high is not None and box.low == high:  # seconds that do not rise with every number leave a gap here
+                return Answer(self.nodes, min(self.most_s, box.bound_s))
+            if high is not None:
                 self._halve(box.low, high)
-        open_s = [bound for bound in (*points, *(box.bound_s for box in self.boxes)) if bound < self._below]
-        return Answer(self.nodes, min(open_s, default=self.most_s))
+        if not self.boxes or self.boxes[0].bound_s >= self._below:
+            return Answer(self.nodes, self.most_s)
+        return Answer(self.nodes, self.boxes[0].bound_s)
 
     @property
     def _below(self) -> float:

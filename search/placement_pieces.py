@@ -25,7 +25,10 @@ Cost = tuple[int, ...]
 """Nodes of a piece and its loads, in whole units, of every kind of groups."""
 
 _MOST_PIECES = 600_000
-"""Pieces looked at."""
+"""Pieces looked at, where all blocks are one unit."""
+
+_MOST_OF_SEVERAL = 2000
+"""The same where there are several units: sets of pieces are looked at then."""
 
 _MOST_PICKS = 1000
 """Pieces that are a variable each, of all domains and units together: more slow a solver down."""
@@ -67,12 +70,11 @@ def pieces_of(instance: Instance, size: int, limits: Limits) -> Pieces | None:
     """Pieces of units of blocks of ``size`` slots for the kinds of groups in ``limits``; None: too many."""
     run = run_of_blocks(instance, size, limits)
     largest = int(np.bincount(instance.fabric.domains[0]).max())
-    top = min(size, largest) + 1
-    if top**run > _MOST_PIECES:
+    top, units = min(size, largest) + 1, instance.num_slots // size // run
+    if top**run > (_MOST_PIECES if units == 1 else _MOST_OF_SEVERAL):
         return None
     nodes = np.stack(np.unravel_index(np.arange(1, top**run), (top,) * run), axis=1)
     nodes = nodes[nodes.sum(axis=1) <= largest]
-    units = instance.num_slots // size // run
     loads, parts = {}, []
     for index in limits:
         g = instance.groups[index]
@@ -186,6 +188,8 @@ def tighten(model: CountsModel, limits: Limits, pieces: Pieces, shares: dict[tup
     ``shares``: how many of each kind, by domain and kind, where that is known; else empty.
     """
     run, complete, left = pieces.nodes.shape[1], True, _MOST_PICKS
+    fabric, nodes = model.instance.fabric, pieces.nodes.sum(axis=1)
+    held, spare = np.bincount(fabric.domains[0]), len(fabric.nodes) - model.instance.num_slots
     spans: list[list[list[Any]]] = [[[] for _ in pieces.parts] for _ in range(pieces.units)]
     for domain in range(len(model.counts[0])):
         kept = _kept(model.instance, limits, pieces, domain, left // pieces.units)
@@ -194,6 +198,11 @@ def tighten(model: CountsModel, limits: Limits, pieces: Pieces, shares: dict[tup
             continue
         left -= len(kept) * pieces.units
         picked = [_picked(model, pieces, kept, domain, unit * run) for unit in range(pieces.units)]
+        if not spare:
+            every = [(at, pick) for picks in picked for at, pick in zip(kept.tolist(), picks, strict=True)]
+            model.cp.add(sum(int(nodes[at]) * pick for at, pick in every) == int(held[domain]))
+            if pieces.units == 1:
+                model.cp.add_exactly_one(picked[0])
         for kind in np.unique(pieces.kinds[kept]).tolist() if shares else ():
             chosen = [p for picks in picked for at, p in zip(kept, picks, strict=True) if pieces.kinds[at] == kind]
             model.cp.add(sum(chosen) == shares.get((domain, kind), 0))
