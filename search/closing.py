@@ -113,7 +113,6 @@ class Closer:
         self.found = found
         self.clock = clock
         self.solved = 0
-        self.cut = 0
         self.bands: list[Band] = []
         """Left over from what was closed."""
         self._last: tuple[Strategy, Group] | None = None
@@ -162,7 +161,8 @@ class Closer:
         """Solve the splits of one tightened strategy, or those of a band that closing it left.
 
         Returns the bound that remains on those whose fullest rank has as many parameters as that of the best split or
-        more (infinite where they are settled), and the band of the others while it may hold an answer.
+        more (infinite where they are settled), and the band of the others while it may hold an answer; or, where
+        CP-SAT has looked at all of them for a short time only, all of them again.
         """
         unit, _ = self._refreshed(band.unit)
         if not self.found.beats(unit.bound_s):
@@ -191,7 +191,6 @@ class Closer:
 
     def _cut(self, unit: Unit, uniform: bool, below: float) -> Split | None:
         """The quickest split by dynamic programming, judged; None where none is under the incumbent."""
-        self.cut += 1
         numbers = self._wished or _any_number(self.found.problem, uniform)
         cut = best_cut(
             self.found.problem, unit.strategy, numbers=numbers, params_below=below, longest_s=unit.longest_s,

@@ -72,20 +72,23 @@ def best_cut(
     wished = list(numbers)
     if len(wished) <= _FEW_NUMBERS:
         return min((cut(number) for number in wished), key=lambda c: c.pipeline_s, default=Cut(math.inf, None))
-    return _best_number(cut, sorted(n for n in wished if n is not None))
+    longer = others_divisor(strategy.schedule, strategy.vpp) is not None
+    return _best_number(cut, sorted(n for n in wished if n is not None), longer)
 
 
-def _best_number(cut: Callable[[int, bool], Cut], numbers: list[int]) -> Cut:
-    """The quickest cut over ascending numbers of recomputed layers: each takes longer and needs less memory.
+def _best_number(cut: Callable[[int, bool], Cut], numbers: list[int], longer: bool) -> Cut:
+    """The quickest cut over ascending numbers of recomputed layers: each needs less memory than the last.
 
-    The first that fits is looked for by halving; more layers can only pay while they would if everything fitted.
+    The first that fits is looked for by halving; more layers can only pay where they would if everything fitted.
+    ``longer``: whether a pipeline takes longer with each, as it does unless its bubble depends on which rank paces it.
     """
     first = bisect_left(numbers, True, key=lambda n: math.isfinite(cut(n, True).pipeline_s))
     best = Cut(math.inf, None)
     for number in numbers[first:]:
-        if cut(number, False).pipeline_s >= best.pipeline_s:
+        if cut(number, False).pipeline_s < best.pipeline_s:
+            best = min(best, cut(number, True), key=lambda c: c.pipeline_s)
+        elif longer:
             break
-        best = min(best, cut(number, True), key=lambda c: c.pipeline_s)
     return best
 
 

@@ -114,6 +114,15 @@ def test_halving_the_numbers_misses_none(case, layers, memory, step):
             assert found.strategy.recompute_layers in (*every, -1)
 
 
+def test_more_recomputation_may_pay_where_another_rank_then_paces():
+    model = replace(moe_model(8, 512, 4, 4), layers=(1, 0, 1, 1, 1, 1, 1, 1), vocab_size=100_000)
+    p = problem(model, gpus=4, batch=9, sequence=16384)
+    s = Strategy(pp=4, schedule="zb-h1", num_microbatches=9, zero=0, recompute="full")
+    one, two, three = (best_cut(p, s, numbers=[n]).pipeline_s for n in (1, 2, 3))
+    assert three < one < two
+    assert best_cut(p, s, numbers=[1, 2, 3]).pipeline_s == three
+
+
 def test_ranks_stay_under_a_limit_on_parameters():
     p = problem(moe_model(8, 256, 4, 4, first_dense=3), gpus=2, batch=8)
     s = Strategy(pp=2, num_microbatches=8)
