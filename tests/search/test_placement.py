@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise
+from shardwise.costmodel.exposed import Collective, Pool
 from shardwise.costmodel.strategy import Strategy
 from shardwise.hardware_profiles.cluster import Curve
 from shardwise.hardware_profiles.collectives import KINDS
@@ -18,7 +19,7 @@ from shardwise.launchers.ranks import rank_groups
 from shardwise.search import placement, placement_judge
 from shardwise.search.placement import place
 from shardwise.search.placement_blocks import block_sizes
-from shardwise.search.placement_bound import lower_bound_s
+from shardwise.search.placement_bound import least_shape, lower_bound_s
 from shardwise.search.placement_boxes import prove
 from shardwise.search.placement_cost import Instance
 from shardwise.search.placement_fill import starts
@@ -248,6 +249,29 @@ def curves(draw, tiers=3):
         st.lists(st.floats(0.2, 4.0), min_size=3, max_size=3),
     )
     return [tuple(draw(st.lists(curve, max_size=3))) for _ in range(tiers)]
+
+
+@pytest.mark.parametrize(("pp", "sizes_"), [(4, [2, 2, 1, 1]), (3, [3, 2, 1]), (3, [2, 2, 2]), (6, [4, 2])])
+def test_ends_of_a_pipeline_that_talk_make_no_bound_too_high(pp, sizes_):
+    """Tied embeddings join the first stage and the last one: groups that share nodes, and leave those between out."""
+    strategy = Strategy(pp=pp, dp=12 // pp, num_microbatches=4)
+    apart = strategy.dp * (pp - 1)
+    ends = Pool("embedding", (Collective("all_reduce", 1e7, 2, apart, 1.0),), 1.0, 0.0, 0.0, 0.0)
+    pools = (*pools_of(strategy, [1e5, 1e6, 1, 1]), ends)
+    instance = Instance(fabric_of(cluster(6), tree(sizes_), names(6)), pools, 6, wrap=False)
+    orders = list(permutations_of(6))
+    for index in range(len(instance.groups)):
+        least = least_shape(instance, index)
+        for order in orders:
+            spans, crossing = instance.shape(index, order)
+            assert np.all(np.array(spans) >= np.array(least.spans) - 1e-9)
+            assert np.all(np.array(crossing) >= np.array(least.crossing) - 1e-9)
+    costs = [instance.cost(order) for order in orders]
+    assert lower_bound_s(instance) <= min(costs) * SAME
+    for size in {1, *block_sizes(instance)}:
+        found = prove(instance, size, max(costs), 2.0, Clock(None))
+        assert found.bound_s <= min(costs) * SAME
+        assert instance.cost(found.nodes) == pytest.approx(min(costs), rel=1e-6)
 
 
 @settings(max_examples=25, deadline=None)
