@@ -36,6 +36,9 @@ from .rows import KindRows, kind_rows
 _TIGHTENINGS = 4
 """Rounds of bounding the longest stage by the traffic it cannot hide, and that traffic by the longest stage."""
 
+_BOUNDLESS = 1e30
+"""Bytes that nothing exceeds, and that sums may be taken of."""
+
 _CELLS = 1 << 22
 """Array cells of one (strategy, rank, layers) table, at most."""
 
@@ -341,6 +344,24 @@ def apart(rows: KindRows, slowest: Array, rest: Totals) -> tuple[Array, Array]:
         del parts["host_per_microbatch"]
     parts["dp_comm"] = rest.tied
     return np.asarray(pipeline), np.asarray(sum(parts.values()))
+
+
+def repeated_pipeline_s(rows: KindRows, turns_s: float = 0.0) -> float:
+    """The least pipeline of one strategy that recomputes a layer or more in every chunk, memory left aside.
+
+    ``turns_s``: the least pipeline of its turns without recomputation. 0 where the bubble is more than the other ranks'
+    passes, or the slowest rank may be one of the model's ends without a layer.
+    """
+    group, m = rows.group, float(rows.group.strategies.num_microbatches[0])
+    roomy = replace(rows, again=np.zeros_like(rows.again), capacity=_BOUNDLESS)
+    slowest = float(slowest_stage_s(roomy)[0])
+    if paced_by_passes(group) or slowest <= max(float(rows.first_s[0]), float(rows.last_s[0])):
+        return 0.0
+    fill, whole = fill_weight(group), float(summed(rows, rows.time)[0])
+    plain = max(turns_s, (m - fill) * slowest + fill * whole)
+    # The head alone may pace the last turn of interleaved chunks, and the ends of the model may hold no layer.
+    chunks = max(1, group.vpp - 1)
+    return plain + (m - fill + fill * (group.pp - 2)) * chunks * float(rows.again[rows.used, 0].min())
 
 
 def fill_weight(group: Group) -> float:

@@ -21,7 +21,7 @@ from shardwise.launchers.own_splits import splits_of
 from shardwise.launchers.rule import violations
 
 from .axes import offers
-from .bounds import SplitBounds, split_bounds
+from .bounds import SplitBounds, repeated_pipeline_s, split_bounds
 from .compositions import Compositions, compositions, least_rests_s, rank_params
 from .cuts import best_cut, group_of
 from .loads import Loads
@@ -150,12 +150,14 @@ class Closer:
             return None
         if not (self.found.beats(unit.bound_s) and self._can(unit.strategy)[0]):
             return None
+        turns = 0.0
         if unit.strategy.schedule == "interleaved":
-            least = max(self._least_turns(unit.strategy)[1].pipeline_s, self._shown_s(unit.strategy))
-            unit = replace(unit, pipeline_s=max(unit.pipeline_s, least))
-            if not self.found.beats(unit.pipeline_s + unit.rest_s):
-                return None
-        return unit
+            turns = self._least_turns(unit.strategy)[1].pipeline_s
+            unit = replace(unit, pipeline_s=max(unit.pipeline_s, turns, self._shown_s(unit.strategy)))
+        if self._can(unit.strategy)[1]:
+            again = repeated_pipeline_s(kind_rows(self._group(unit.strategy)), turns)
+            unit = replace(unit, pipeline_s=max(unit.pipeline_s, again))
+        return unit if self.found.beats(unit.pipeline_s + unit.rest_s) else None
 
     def close(self, band: Band) -> tuple[float, Band | None]:
         """Solve the splits of one tightened strategy, or those of a band that closing it left.
