@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwise.costmodel.strategy import Strategies
+from shardwise.costmodel.strategy import DIMENSIONS, Strategies
 from shardwise.search.axes import BREADTHS, SWITCHES
 from shardwise.search.constraints import Constraints
 from shardwise.search.opening import candidates, join, open_candidates
@@ -49,7 +49,7 @@ def test_candidates_are_the_meshes_of_all_strategies(who, model):
 
 def test_no_candidate_is_there_twice():
     _, rows = walk(problem(moe_model(4), gpus=8, batch=8))
-    columns = np.stack([np.asarray(getattr(rows, n)).astype(int) for n in Strategies.__slots__[1:]])
+    columns = np.stack([np.asarray(getattr(rows, n)).astype(int) for n in DIMENSIONS])
     assert np.unique(columns, axis=1).shape == columns.shape
 
 
