@@ -101,8 +101,8 @@ class Found:
         return Proof(
             incumbent_s=self.step_s, best_bound_s=bound if gap else self.step_s, gap=gap, tolerance=TOLERANCE,
             considered=tally.considered, removed_by_rule=removed, evaluated=self.evaluated, bounded_out=max(0, left),
-            candidates=tally.candidates, solved=self.solved, time_s=time_s, finished=self.stopped_by is None,
-            stopped_by=self.stopped_by,
+            candidates=tally.candidates, solved=self.solved, time_s=time_s,
+            finished=not gap and self.stopped_by is None, stopped_by=self.stopped_by,
         )  # fmt: skip
 
 
@@ -254,9 +254,7 @@ def _close_bands(found: Found, closer: Closer, clock: Clock, report: Progress) -
         near = few and found.step_s - bound <= BAND_GAP * found.step_s
         enough = clock.unlimited and (near or _enough(closer.solved, bound, found.step_s))
         if found.stopped_by or clock.expired or enough:
-            found.open_bound_s = min(found.open_bound_s, bound)
-            if clock.expired:
-                found.stopped_by = found.stopped_by or "time limit"
+            found.stop(found.stopped_by or ("time limit" if clock.expired else "split limit"), bound)
             return
         closer.bands.remove(band)
         left, fewer = closer.close(band)

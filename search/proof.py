@@ -34,7 +34,8 @@ class Proof:
     """Layer splits that CP-SAT solved."""
     time_s: float
     finished: bool
-    """False when a limit or Ctrl-C ended the search early; the gap then says what remains."""
+    """Whether the answer is proven best; not so when a limit or Ctrl-C ended the search, or where splits stay that no
+    bound rules out and nothing solves: the gap then says what remains."""
     stopped_by: str | None = None
 
     def as_dict(self) -> dict[str, Any]:

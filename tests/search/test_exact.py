@@ -240,7 +240,7 @@ def test_a_time_limit_gives_an_answer_with_an_honest_gap():
     proof = found.proof(clock.elapsed_s)
     whole = solve(p)
     assert found.best is not None and proof.best_bound_s <= whole.step_s <= found.step_s
-    assert proof.finished or proof.gap == 0.0
+    assert proof.finished == (not proof.gap and not proof.stopped_by)
     if found.stopped_by:
         assert proof.stopped_by == "time limit" and not proof.finished
 

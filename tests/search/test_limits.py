@@ -41,7 +41,7 @@ def test_limits_are_kept_and_their_gaps_are_honest(model):
         assert found.estimate.fits
         assert proof.gap == pytest.approx(1.0 - proof.best_bound_s / proof.incumbent_s)
         assert proof.incumbent_s * (1.0 - proof.gap) <= best * (1.0 + TOLERANCE)
-        if not proof.finished:
-            assert proof.stopped_by == "time limit"
+        assert proof.stopped_by in (None, "time limit")
+        assert proof.finished == (not proof.gap and proof.stopped_by is None)
         last = min(last, found.step_time_s)
     assert last <= 1.2 * best
