@@ -33,6 +33,9 @@ the person's own (accelerate's train.py, nanotron's run_train.py); DeepSpeed nee
 NO_FILES = "launcher generic, which writes no files: "
 """How the reason for a plan without launch files begins."""
 
+_RUNTIME_OF_VENDOR = {"Google": "jax"}
+"""Runtime profiles of the frameworks that run on a vendor's accelerators, where no launcher writes for one."""
+
 _CANNOT = "cannot express "
 """In every refusal of a model, followed by what is missing."""
 
@@ -62,12 +65,12 @@ def choose_launcher(
     given = runtime if runtime is None or isinstance(runtime, Runtime) else load_runtime(runtime)
     if launcher is not None:
         named = get_launcher(launcher)
-        return Choice(named, given or _default_runtime(named, workload))
+        return Choice(named, given or _default_runtime(named, cluster, workload))
     names = PREFERENCE if given is None else _writers(given)
     lacking: list[str] = []
     for name in names:
         writer = get_launcher(name)
-        profile = given or _default_runtime(writer, workload)
+        profile = given or _default_runtime(writer, cluster, workload)
         problem = Problem(model, cluster, workload, profile)
         try:
             writer.check_model(problem)
@@ -84,11 +87,12 @@ def choose_launcher(
         why = f"no launcher takes this job ({', '.join(lacking)})"
     else:
         why = f"no launcher writes for the framework of runtime {given.name}"
-    return Choice(generic, given or _default_runtime(generic, workload), NO_FILES + why)
+    return Choice(generic, given or _default_runtime(generic, cluster, workload), NO_FILES + why)
 
 
-def _default_runtime(launcher: Launcher, workload: Workload) -> Runtime:
-    return load_runtime(launcher.runtime_for(workload.dtype))
+def _default_runtime(launcher: Launcher, cluster: Cluster, workload: Workload) -> Runtime:
+    own = _RUNTIME_OF_VENDOR.get(cluster.accelerator.vendor) if launcher.name == "generic" else None
+    return load_runtime(own or launcher.runtime_for(workload.dtype))
 
 
 def _writers(runtime: Runtime) -> tuple[str, ...]:

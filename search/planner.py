@@ -66,15 +66,15 @@ def plan(
 
     ``model`` is a ``ModelSpec``, a Hugging Face ``config.json`` or a preset's name; ``cluster`` a ``Cluster`` or a
     profile, for ``num_gpus`` accelerators: a number, several, or a ``range``, of which whole nodes count. ``launcher``
-    defaults to the first that can express the model, ``runtime`` to the launcher's. ``objective``: one of
-    ``OBJECTIVES`` or an ``Objective`` with its limits and price. ``dtypes`` may replace the workload's dtype by several
-    to choose from. ``memory_margin`` is the share of the device's memory to leave free. ``pins`` fix dimensions
+    defaults to the first that can express the model, ``runtime`` to the launcher's (JAX's on TPU). ``objective``: one
+    of ``OBJECTIVES`` or an ``Objective`` with its limits and price. ``dtypes`` may replace the workload's dtype by
+    several to choose from. ``memory_margin`` is the share of the device's memory to leave free. ``pins`` fix dimensions
     (``{"tp": 8}``, ``{"tp": "4|8"}``), ``bans`` rule values out, ``least`` and ``most`` are limits. ``top`` counts the
     plan and its runners-up; ``pareto_points`` asks for a proven front of step time against memory headroom, of so many
-    points at most. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials``
-    variations are tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage
-    (``open_storage`` says which). ``prefer="simulation"`` makes what is quickest in simulation the plan even where the
-    closed form has it slower than the optimum it proved.
+    points at most. Without ``time_limit_s`` the answer is the same on any machine. ``refine_trials`` variations are
+    tried by Optuna beyond the proven space (0: none), in memory or in ``storage``, an Optuna storage (``open_storage``
+    says which). ``prefer="simulation"`` makes what is quickest in simulation the plan even where the closed form has it
+    slower than the optimum it proved.
 
     Raises:
         InputError: an input that cannot be used.

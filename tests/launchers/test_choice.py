@@ -128,6 +128,8 @@ def test_an_accelerator_without_a_launcher_is_planned_without_files(system: str)
     assert choice.launcher.name == "generic"
     assert (choice.reason or "").startswith(NO_FILES)
     assert f"megatron: Megatron-LM has no kernels for {cluster.accelerator.name}" in (choice.reason or "")
+    # The published runs on TPU are JAX's (PaLM, MaxText, Google's recipes).
+    assert (choice.runtime.name == "jax") == (cluster.accelerator.vendor == "Google")
 
 
 def test_a_precision_that_the_accelerator_lacks_is_no_reason_for_another_launcher() -> None:
