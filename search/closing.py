@@ -50,6 +50,8 @@ _BAND_WORK = 0.02
 _FIRST_WORK = 0.1
 """And for any at first: under a better incumbent, later, most need no more."""
 
+_MOST_EFFORT = 2
+
 _SAME = 2e-5
 """Relative difference under which a split takes the least turns there are: well below the tolerance of a proof."""
 
@@ -79,8 +81,8 @@ class Band:
     below: float = math.inf
     turn: int = 0
     """Bands of the unit closed before."""
-    again: bool = False
-    """Whether CP-SAT has looked at these splits before, for a short time."""
+    effort: int = 0
+    """0: all that needs no CP-SAT; 1: CP-SAT for a short time, under a better incumbent by then; 2: for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,8 @@ class Closer:
         remains = max(unit.bound_s, split.pipeline_s + unit.rest_s)
         if not self.found.beats(remains):
             return math.inf, None
-        if not (split.optimal or band.again or math.isfinite(band.below)):
-            return math.inf, Band(replace(unit, bound_s=remains), again=True)
+        if not (split.optimal or band.effort == _MOST_EFFORT or math.isfinite(band.below)):
+            return math.inf, Band(replace(unit, bound_s=remains), effort=band.effort + 1)
         if band.turn == _ROUNDS or loads is None or split.strategy.layers_per_stage is None:
             return remains, None
         below = rank_params(self.found.problem, split.strategy)
@@ -205,13 +207,13 @@ class Closer:
         return split
 
     def _interleaved(self, band: Band, unit: Unit, uniform: bool) -> Split | None:
-        """The quickest split of interleaved chunks: the least turns where they fit, else by CP-SAT."""
+        """The quickest split of interleaved chunks: the least turns where they fit, else by CP-SAT, with some effort."""
         s = unit.strategy
         if math.isfinite(band.below):
             return self._solve(unit, uniform, band.below, _BAND_WORK)
-        work = 0.0 if band.again else _FIRST_WORK
+        later, work = band.effort == 0, 0.0 if band.effort == _MOST_EFFORT else _FIRST_WORK
         if s.recompute == "full":
-            return self._solve(unit, uniform, work=work)
+            return Split(s, unit.pipeline_s, False) if later else self._solve(unit, uniform, work=work)
         turns, least = self._least_turns(s)
         quickest = quickest_turns(self.found.problem, s, kind_rows(self._group(s)), turns, least.fill_s)
         shown, floor = self._shown.setdefault(_turns_key(s), []), max(unit.pipeline_s, self._shown_s(s))
@@ -221,6 +223,8 @@ class Closer:
             answer = self._judge(split)
             if answer is not None and answer.fits and in_pipeline_s(answer) <= floor * (1.0 + _SAME):
                 return split
+        if later:
+            return Split(s, floor, False)
         limit, rows = self.found.step_s - unit.rest_s, kind_rows(self._group(s))
         solved = self._solve(replace(unit, pipeline_s=floor), uniform, work=work)
         if solved is None:
@@ -357,7 +361,7 @@ class Closer:
                 bounds = split_bounds(self.found.problem, rows, np.zeros(1), before)
                 (unit,) = self.tightened([Unit.at(rows, bounds, 0)])
                 if unit is not None:
-                    self.close(Band(unit))
+                    self.close(Band(unit, effort=1))
             if self.found.step_s < before:
                 best = self.found.best
             else:

@@ -234,7 +234,7 @@ def _close(
             left, fewer = closer.close(Band(tightened[i]))
             found.open_bound_s = min(found.open_bound_s, left)
             closer.bands += [fewer] if fewer else []
-            closed += 1
+            closed += not (fewer and fewer.effort)
             report("split", found.step_s, bound)
             if found.step_s < incumbent * (1.0 - WORTH_REBOUNDING):
                 break
@@ -250,7 +250,7 @@ def _close_bands(found: Found, closer: Closer, clock: Clock, report: Progress) -
         bound = band.unit.bound_s
         if not found.beats(bound):
             return
-        few = not band.again and closer.solved >= FEW_SOLVES
+        few = not band.effort and closer.solved >= FEW_SOLVES
         near = few and found.step_s - bound <= BAND_GAP * found.step_s
         enough = clock.unlimited and (near or _enough(closer.solved, bound, found.step_s))
         if found.stopped_by or clock.expired or enough:
