@@ -207,7 +207,7 @@ class Closer:
         return split
 
     def _interleaved(self, band: Band, unit: Unit, uniform: bool) -> Split | None:
-        """The quickest split of interleaved chunks: the least turns where they fit, else by CP-SAT, with some effort."""
+        """The quickest split of interleaved chunks: the least turns where they fit, else by CP-SAT, if not put off."""
         s = unit.strategy
         if math.isfinite(band.below):
             return self._solve(unit, uniform, band.below, _BAND_WORK)

@@ -34,7 +34,7 @@ def closed(p, base, modes):
         rows = Strategies.of([replace(base, recompute=mode)])
         (unit,) = closer.tightened([Unit.at(rows, split_bounds(p, rows, np.zeros(1), found.step_s), 0)])
         if unit is not None:
-            closer.close(Band(unit))
+            closer.close(Band(unit, effort=1))
     return found, unit
 
 
