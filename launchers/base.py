@@ -62,7 +62,8 @@ class Launcher:
 
     ``capabilities`` lists for every dimension of a strategy the values the framework can express; ``own_rules`` are
     its rules beyond those and the universal ones.
-    ``dtype_runtimes`` names the default runtime of precisions that the framework executes in another way. ``options``
+    ``dtype_runtimes`` names the default runtime of precisions that the framework executes in another way, and
+    ``vendor_runtimes`` that of accelerators, by vendor, which another framework runs on. ``options``
     are the framework's own words for the dimensions of a strategy, for messages. ``parser`` reads launch files back,
     and ``claim`` says whether files are this framework's.
     """
@@ -78,6 +79,7 @@ class Launcher:
     parser: Parser
     claim: Claim
     dtype_runtimes: Mapping[str, str] = field(default_factory=dict)
+    vendor_runtimes: Mapping[str, str] = field(default_factory=dict)
     tunable: tuple[str, ...] = ()
     """Which fields of ``LaunchSettings`` that a refinement sets the framework has options for."""
     own_splits: OwnSplits | None = None
@@ -85,9 +87,9 @@ class Launcher:
     short_run: ShortRun | None = None
     """How to benchmark a layout by a few steps; None where that is not known."""
 
-    def runtime_for(self, dtype: str) -> str:
-        """Name of the runtime profile that the framework has by default for a precision."""
-        return self.dtype_runtimes.get(dtype, self.default_runtime)
+    def runtime_for(self, dtype: str, vendor: str = "") -> str:
+        """Name of the runtime profile that is the default for a precision, on accelerators of a vendor."""
+        return self.vendor_runtimes.get(vendor) or self.dtype_runtimes.get(dtype, self.default_runtime)
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -33,9 +33,6 @@ the person's own (accelerate's train.py, nanotron's run_train.py); DeepSpeed nee
 NO_FILES = "launcher generic, which writes no files: "
 """How the reason for a plan without launch files begins."""
 
-_RUNTIME_OF_VENDOR = {"Google": "jax"}
-"""Runtime profiles of the frameworks that run on a vendor's accelerators, where no launcher writes for one."""
-
 _CANNOT = "cannot express "
 """In every refusal of a model, followed by what is missing."""
 
@@ -91,8 +88,7 @@ def choose_launcher(
 
 
 def _default_runtime(launcher: Launcher, cluster: Cluster, workload: Workload) -> Runtime:
-    own = _RUNTIME_OF_VENDOR.get(cluster.accelerator.vendor) if launcher.name == "generic" else None
-    return load_runtime(own or launcher.runtime_for(workload.dtype))
+    return load_runtime(launcher.runtime_for(workload.dtype, cluster.accelerator.vendor))
 
 
 def _writers(runtime: Runtime) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ LAUNCHER = Launcher(
     name="generic",
     title="Any framework (universal rules only; writes no files)",
     default_runtime="megatron-core",
+    vendor_runtimes={"Google": "jax"},
     capabilities=FULL_CAPABILITIES,
     own_rules=(),
     writer=_write,

@@ -48,9 +48,10 @@ _BAND_WORK = 0.02
 """CP-SAT's deterministic time for splits of fewer parameters than one that is known."""
 
 _FIRST_WORK = 0.1
-"""And for any at first: under a better incumbent, later, most need no more."""
+"""And for any at first: most need no more."""
 
 _MOST_EFFORT = 2
+"""Of ``Band.effort``."""
 
 _SAME = 2e-5
 """Relative difference under which a split takes the least turns there are: well below the tolerance of a proof."""
@@ -165,8 +166,8 @@ class Closer:
         """Solve the splits of one tightened strategy, or those of a band that closing it left.
 
         Returns the bound that remains on those whose fullest rank has as many parameters as that of the best split or
-        more (infinite where they are settled), and the band of the others while it may hold an answer; or, where
-        CP-SAT has looked at all of them for a short time only, all of them again.
+        more (infinite where they are settled), and the band of the others while it may hold an answer; or, where CP-SAT
+        has been put off or has looked for a short time only, all of them again.
         """
         unit, _ = self._refreshed(band.unit)
         if not self.found.beats(unit.bound_s):

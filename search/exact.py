@@ -214,18 +214,15 @@ def _close(
                 found.stop("time limit" if clock.expired else "split limit", least)
                 return opened.take(np.arange(0))
             if i not in tightened:
-                # The next in line will be asked about as well, the more surely the longer the search goes on.
                 untried = (item for item in queue if item[1] not in tightened and found.beats(item[0]))
                 chosen = [j for _, j in heapq.nsmallest(together, untried)]
-                together = min(2 * together, _TOGETHER)
-                for j, unit in zip(chosen, closer.tightened([Unit.at(opened.strategies, tight, j) for j in chosen]),
-                                   strict=True):  # fmt: skip
-                    if unit is not None:
-                        tightened[j], opened.bound_s[j] = unit, unit.bound_s
-                left_out = set(chosen)
-                queue = [item for item in queue if item[1] not in left_out]
-                queue += [(tightened[j].bound_s, j) for j in chosen if j in tightened]
+                units = _tightened(closer, opened, tight, chosen)
+                tightened |= units
+                queue = [item for item in queue if item[1] not in chosen]
+                queue += [(unit.bound_s, j) for j, unit in units.items()]
                 heapq.heapify(queue)
+                # The next in line will be asked about as well, the more surely the longer the search goes on.
+                together = min(2 * together, _TOGETHER)
                 continue
             heapq.heappop(queue)
             if most is not None and not closer.is_exact(opened.strategies[i]):
@@ -241,6 +238,15 @@ def _close(
         else:
             return opened.take(np.array(waiting, dtype=np.int64))
         opened = opened.take(np.array([*waiting, *(j for _, j in queue)], dtype=np.int64))
+
+
+def _tightened(closer: Closer, opened: Opened, tight: SplitBounds, chosen: list[int]) -> dict[int, Unit]:
+    """Some opened strategies with tightened bounds, noted in ``opened``; those that hold no answer are left out."""
+    units = closer.tightened([Unit.at(opened.strategies, tight, i) for i in chosen])
+    left = {i: unit for i, unit in zip(chosen, units, strict=True) if unit is not None}
+    for i, unit in left.items():
+        opened.bound_s[i] = unit.bound_s
+    return left
 
 
 def _close_bands(found: Found, closer: Closer, clock: Clock, report: Progress) -> None:

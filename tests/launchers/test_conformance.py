@@ -44,7 +44,7 @@ def test_it_is_named_like_its_module_and_titled(launcher: Launcher) -> None:
 
 def test_its_default_runtimes_are_shipped(launcher: Launcher) -> None:
     assert launcher.runtime_for("unheard-of") == launcher.default_runtime
-    for name in (launcher.default_runtime, *launcher.dtype_runtimes.values()):
+    for name in (launcher.default_runtime, *launcher.dtype_runtimes.values(), *launcher.vendor_runtimes.values()):
         assert load_runtime(name).name == name
     assert set(launcher.dtype_runtimes) <= set(DTYPES)
 
