@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.estimate import Estimate
+from shardwise.costmodel.problem import Ints
 from shardwise.costmodel.strategy import RANK_ORDERS, Strategy
 from shardwise.hardware_profiles.cluster import Cluster
 from shardwise.hardware_profiles.errors import InputError
@@ -29,8 +30,6 @@ from .placement_job import Job, read_job, reordered
 from .placement_slots import Classes
 from .plan import Plan
 from .proof import Clock
-
-IntArray = NDArray[np.int64]
 
 SCHEMA_VERSION = 1
 """Of ``Placement.as_dict``: raised when a key changes its meaning or goes away."""
@@ -222,7 +221,7 @@ def _allocation(
 class _Found:
     """The best placement so far and the best bound."""
 
-    nodes: IntArray
+    nodes: Ints
     cost: float
     bound: float
     method: str
@@ -231,7 +230,7 @@ class _Found:
     def gap(self) -> float:
         return 1.0 - self.bound / self.cost if self.cost > 0 else 0.0
 
-    def offer(self, instance: Instance, candidates: Iterable[IntArray], method: str, clock: Clock) -> None:
+    def offer(self, instance: Instance, candidates: Iterable[Ints], method: str, clock: Clock) -> None:
         """Take a candidate that is better by more than rounding; stop at the bound or the end of time."""
         for nodes in candidates:
             if clock.expired or self.gap <= 1e-12:
@@ -267,7 +266,7 @@ def _search(instance: Instance, rows: int, clock: Clock) -> _Found:
     return found
 
 
-def _swaps(instance: Instance, found: _Found, most: int = 2000) -> Iterable[IntArray]:
+def _swaps(instance: Instance, found: _Found, most: int = 2000) -> Iterable[Ints]:
     """Placements with two slots of the best one exchanged, at random but the same on every run."""
     random = np.random.default_rng(0)
     classes = Classes.of(instance).of_node
@@ -316,7 +315,7 @@ def _assumptions(fabric: Fabric) -> tuple[str, ...]:
     )
 
 
-def _tidy(instance: Instance, nodes: IntArray) -> IntArray:
+def _tidy(instance: Instance, nodes: Ints) -> Ints:
     """The same placement with the nodes of each class in sorted order: they are alike."""
     classes = Classes.of(instance).of_node
     out = nodes.copy()

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from shardwise.costmodel.problem import Ints
 
 from .placement_cost import Groups, Instance
-
-IntArray = NDArray[np.int64]
 
 MOST_CELLS = 1 << 13
 """Blocks times innermost domains, beyond which the model takes too long."""
@@ -105,7 +104,7 @@ class CountsModel:
     instance: Instance
     size: int
     counts: list[list[Any]] = field(default_factory=list)
-    leaves: list[list[IntArray]] = field(default_factory=list)
+    leaves: list[list[Ints]] = field(default_factory=list)
     """Innermost domains of each domain of each level."""
 
     def __post_init__(self) -> None:
@@ -121,7 +120,7 @@ class CountsModel:
             of_leaf = level[first]
             self.leaves.append([np.flatnonzero(of_leaf == d) for d in range(int(level.max()) + 1)])
 
-    def fix(self, counts: IntArray) -> None:
+    def fix(self, counts: Ints) -> None:
         """Hold the counts to known ones."""
         for row, known in zip(self.counts, counts.tolist(), strict=True):
             for var, count in zip(row, known, strict=True):
@@ -218,7 +217,7 @@ def block_chains(g: Groups, size: int) -> list[tuple[tuple[int, ...], int]]:
     return list(found.items())
 
 
-def arrangements(instance: Instance, counts: IntArray) -> Iterator[IntArray]:
+def arrangements(instance: Instance, counts: Ints) -> Iterator[Ints]:
     """Placements with those counts: domains in tree order in each block, in turn there and back, or as before it.
 
     The last keeps each place of a block in the domain of the same place of the block before, where counts allow.
@@ -229,9 +228,9 @@ def arrangements(instance: Instance, counts: IntArray) -> Iterator[IntArray]:
         yield nodes_of(instance, np.concatenate(list(_leaves(counts, tree, style))))
 
 
-def _leaves(counts: IntArray, tree: IntArray, style: str) -> Iterator[IntArray]:
+def _leaves(counts: Ints, tree: Ints, style: str) -> Iterator[Ints]:
     """Innermost domain of each slot, block by block."""
-    last: IntArray | None = None
+    last: Ints | None = None
     for row in counts:
         order = tree
         if style == "turns" and last is not None:
@@ -243,7 +242,7 @@ def _leaves(counts: IntArray, tree: IntArray, style: str) -> Iterator[IntArray]:
         last = block
 
 
-def _aligned(block: IntArray, last: IntArray) -> IntArray:
+def _aligned(block: Ints, last: Ints) -> Ints:
     """The same domains in an order that agrees with ``last`` in as many places as can be."""
     left = np.bincount(block)
     out = np.full(len(block), -1)
@@ -254,7 +253,7 @@ def _aligned(block: IntArray, last: IntArray) -> IntArray:
     return out
 
 
-def nodes_of(instance: Instance, leaves: IntArray) -> IntArray:
+def nodes_of(instance: Instance, leaves: Ints) -> Ints:
     """A node of each slot's domain, the quickest first."""
     fabric = instance.fabric
     speed = np.argsort(-fabric.nic, kind="stable")

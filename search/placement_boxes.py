@@ -13,15 +13,12 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
+from shardwise.costmodel.problem import Ints
 
 from .placement_axes import Axes, Corner
 from .placement_cost import Instance
 from .placement_judge import Judge
 from .proof import Clock
-
-IntArray = NDArray[np.int64]
 
 _MOST_BOXES = 1000
 """Boxes opened, at most."""
@@ -34,7 +31,7 @@ _SAME = 1e-9
 class Answer:
     """The best placement found (None: none better than what was known) and what no placement is below."""
 
-    nodes: IntArray | None
+    nodes: Ints | None
     bound_s: float
 
 
@@ -66,7 +63,7 @@ class _Search:
     most_s: float
     axes: Axes
     judge: Judge
-    nodes: IntArray | None = None
+    nodes: Ints | None = None
     boxes: list[_Box] = field(default_factory=list)
     made: int = 0
 

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.costmodel.exposed import Pool
+from shardwise.costmodel.problem import Ints
 from shardwise.hardware_profiles.collectives import Group
 from shardwise.hardware_profiles.fabric import Fabric
 
-IntArray = NDArray[np.int64]
 Array = NDArray[np.float64]
 Shape = tuple[tuple[float, ...], tuple[float, ...]]
 """Spans and crossing of every tier: the two things that a collective's time depends on."""
@@ -48,11 +48,11 @@ class Groups:
     family: str
     size: int
     stride: int
-    rows: IntArray
-    lanes: IntArray
-    pairs: IntArray
+    rows: Ints
+    lanes: Ints
+    pairs: Ints
     """Of neighbours, ``[p, 2]``: what a p2p message goes between."""
-    pair_lanes: IntArray
+    pair_lanes: Ints
     inner_spans: tuple[float, ...]
     inner_crossing: tuple[float, ...]
     load: Array
@@ -99,7 +99,7 @@ class Instance:
             for domain, factor in zip(fabric.domains, fabric.uplink, strict=True)
         ]
 
-    def shape(self, index: int, nodes: IntArray) -> Shape:
+    def shape(self, index: int, nodes: Ints) -> Shape:
         """Spans and crossing of one entry of ``groups`` when slot ``s`` is on node ``nodes[s]``."""
         g, fabric = self.groups[index], self.fabric
         if g.family == "p2p":
@@ -117,7 +117,7 @@ class Instance:
                 crossing.append(float((load / self.capacity[level]).max()))
         return tuple(spans), tuple(crossing)
 
-    def _pair_shape(self, g: Groups, nodes: IntArray) -> Shape:
+    def _pair_shape(self, g: Groups, nodes: Ints) -> Shape:
         fabric = self.fabric
         spans, crossing = list(g.inner_spans), list(g.inner_crossing)
         pairs = nodes[g.pairs]
@@ -160,15 +160,15 @@ class Instance:
                 totals[p] += seconds
         return float(sum(pool.exposed_s(total) for pool, total in zip(self.pools, totals, strict=True)))
 
-    def shapes(self, nodes: IntArray) -> list[Shape]:
+    def shapes(self, nodes: Ints) -> list[Shape]:
         """Spans and crossing of all groups under a placement."""
         return [self.shape(index, nodes) for index in range(len(self.groups))]
 
-    def cost(self, nodes: IntArray) -> float:
+    def cost(self, nodes: Ints) -> float:
         """Exposed seconds a step when slot ``s`` is on node ``nodes[s]``."""
         return self.exposed(self.shapes(nodes))
 
-    def exposed_by_parallelism(self, nodes: IntArray) -> dict[str, float]:
+    def exposed_by_parallelism(self, nodes: Ints) -> dict[str, float]:
         """Exposed seconds a step of each parallelism; they sum to ``cost``."""
         totals = [0.0] * len(self.pools)
         for index, shape in enumerate(self.shapes(nodes)):
@@ -179,7 +179,7 @@ class Instance:
             out[pool.parallelism] = out.get(pool.parallelism, 0.0) + float(pool.exposed_s(total))
         return out
 
-    def uplink_bytes(self, nodes: IntArray) -> list[dict[str, Array]]:
+    def uplink_bytes(self, nodes: Ints) -> list[dict[str, Array]]:
         """Bytes a step that leave each domain of each level, by parallelism: ``[level][parallelism][domain]``."""
         out: list[dict[str, Array]] = []
         for level, domains in enumerate(self.fabric.domains[:-1]):
@@ -194,7 +194,7 @@ class Instance:
         return out
 
 
-def _level(g: Groups, at: IntArray, count: int) -> tuple[float, Array]:
+def _level(g: Groups, at: Ints, count: int) -> tuple[float, Array]:
     """Spans of the worst group at a level, and what all groups send out of each of its domains.
 
     ``at[u, n]`` is the domain of each member.
@@ -209,17 +209,17 @@ def _level(g: Groups, at: IntArray, count: int) -> tuple[float, Array]:
     return runs, _total(at[leaving], lanes, count)
 
 
-def _total(domain: IntArray, weights: Array | IntArray, count: int) -> Array:
+def _total(domain: Ints, weights: Array | Ints, count: int) -> Array:
     return np.bincount(domain, weights=weights, minlength=count).astype(np.float64)
 
 
-def _members(at: IntArray, count: int) -> tuple[IntArray, IntArray, Array]:
+def _members(at: Ints, count: int) -> tuple[Ints, Ints, Array]:
     """Each pair of a group and a domain that it has members in, and how many it has there."""
     codes, members = np.unique(np.arange(len(at))[:, None] * count + at, return_counts=True)
     return codes // count, codes % count, members.astype(np.float64)
 
 
-def _sent(g: Groups, domain: IntArray, count: int) -> Array:
+def _sent(g: Groups, domain: Ints, count: int) -> Array:
     """Of each domain, how many times what one group member passes on leaves it."""
     if g.family == "p2p":
         ends = domain[g.pairs]
@@ -254,7 +254,7 @@ def make_groups(fabric: Fabric, num_slots: int, family: str, size: int, stride: 
 
 
 def _inside(
-    fabric: Fabric, family: str, ranks: IntArray, pairs: IntArray, num_slots: int
+    fabric: Fabric, family: str, ranks: Ints, pairs: Ints, num_slots: int
 ) -> tuple[tuple[float, ...], tuple[float, ...], Array]:
     """Spans and crossing of the tiers that end within a node, and what leaves each slot's node per accelerator."""
     spans: list[float] = []

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from shardwise.costmodel.problem import Ints
 
 from .placement_cost import Instance
 
-IntArray = NDArray[np.int64]
 
-
-def starts(instance: Instance, stages: int) -> Iterator[IntArray]:
+def starts(instance: Instance, stages: int) -> Iterator[Ints]:
     """Node of each slot for many ways of filling, each deterministic; ``stages``: degree of the outermost axis."""
     slots, fabric = instance.num_slots, instance.fabric
     stages = stages if slots % stages == 0 else 1
@@ -42,13 +41,13 @@ def _widths(columns: int, most: int = 8) -> list[int]:
     return found if len(found) <= most else [*found[: most - 1], found[-1]]
 
 
-def _visit(stages: int, columns: int, rows: int, width: int) -> IntArray:
+def _visit(stages: int, columns: int, rows: int, width: int) -> Ints:
     """Slots in tiles of ``rows`` stages by ``width`` columns, tile by tile, stage by stage within a tile."""
     grid = np.arange(stages * columns).reshape(stages // rows, rows, columns // width, width)
     return np.asarray(grid.transpose(0, 2, 1, 3).ravel())
 
 
-def _node_orders(instance: Instance, columns: int) -> Iterator[list[IntArray]]:
+def _node_orders(instance: Instance, columns: int) -> Iterator[list[Ints]]:
     """Nodes of each innermost domain, domains in several orders that keep outer domains together.
 
     Within a domain the quickest nodes come first, so that slow ones are what stays spare.
@@ -74,7 +73,7 @@ def _node_orders(instance: Instance, columns: int) -> Iterator[list[IntArray]]:
         yield [members[d] for d in packed]
 
 
-def _by_size(level: IntArray, sizes: IntArray) -> IntArray:
+def _by_size(level: Ints, sizes: Ints) -> Ints:
     """Numbers of outer domains, the largest first."""
     total = np.bincount(level, weights=sizes)
     rank = np.empty(len(total), dtype=np.int64)
@@ -82,7 +81,7 @@ def _by_size(level: IntArray, sizes: IntArray) -> IntArray:
     return rank[level]
 
 
-def _packed(sizes: IntArray, columns: int) -> list[int] | None:
+def _packed(sizes: Ints, columns: int) -> list[int] | None:
     """An order in which as many stages as possible take whole domains: subsets that sum to ``columns``, one by one."""
     left = sorted(range(len(sizes)), key=lambda d: (-sizes[d], d))
     order: list[int] = []
@@ -95,7 +94,7 @@ def _packed(sizes: IntArray, columns: int) -> list[int] | None:
         left = [d for d in left if d not in chosen]
 
 
-def _subset(sizes: IntArray, left: Sequence[int], wanted: int) -> list[int] | None:
+def _subset(sizes: Ints, left: Sequence[int], wanted: int) -> list[int] | None:
     """Domains of ``left`` whose sizes sum to ``wanted``, by dynamic programming over the sums."""
     came: dict[int, tuple[int, int]] = {0: (-1, -1)}
     for d in left:
@@ -114,7 +113,7 @@ def _subset(sizes: IntArray, left: Sequence[int], wanted: int) -> list[int] | No
     return subset[::-1]
 
 
-def _fill(visit: IntArray, order: list[IntArray], unit: int, spare: int) -> IntArray:
+def _fill(visit: Ints, order: list[Ints], unit: int, spare: int) -> Ints:
     """Whole tiles of ``unit`` slots to each domain in turn, the remaining slots to the nodes that remain."""
     whole = [len(part) // unit * unit for part in order]
     slots = len(visit)

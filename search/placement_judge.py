@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.costmodel.problem import Ints
+
 from .placement_blocks import CountsModel, Limit, Limits, arrangements, chains, fills, has_cells
 from .placement_cost import Instance
 from .placement_orders import allows_all, order_blocks
@@ -25,7 +27,6 @@ from .proof import Clock
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-IntArray = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 MOST_SLOT_CELLS = 1 << 11
@@ -49,7 +50,7 @@ class Verdict:
     """Whether placements may keep within limits (True where it is not known), and those that were found."""
 
     possible: bool
-    placements: tuple[IntArray, ...] = ()
+    placements: tuple[Ints, ...] = ()
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class Judge:
             self._kept.append(_vector({i: self._shape(i, nodes) for i in limits}))
         return verdict
 
-    def _shape(self, index: int, nodes: IntArray) -> Limit:
+    def _shape(self, index: int, nodes: Ints) -> Limit:
         """What a placement needs of a kind of groups, as a limit."""
         spans, crossing = self.instance.shape(index, nodes)
         inside = self.instance.fabric.inside
@@ -128,7 +129,7 @@ class Judge:
         if not possible:
             return Verdict(False)
         models: dict[bool, _Model] = {}
-        counts: IntArray | None = None
+        counts: Ints | None = None
         if shares:
             counts = self._solved(self._model(limits, False, shares=shares), 0, _ARRANGING)[1]
             placements = () if alone or counts is None else self._arranged(limits, counts)
@@ -171,7 +172,7 @@ class Judge:
             return status != cp_model.INFEASIBLE, {}
         return True, {key: solver.value(var) for key, var in model.number.items()}
 
-    def _arranged(self, limits: Limits, counts: IntArray) -> tuple[IntArray, ...]:
+    def _arranged(self, limits: Limits, counts: Ints) -> tuple[Ints, ...]:
         """Placements with those counts: within the limits where slots can be asked, else in some likely orders."""
         if not self.by_slots:
             return tuple(arrangements(self.instance, counts))
@@ -183,7 +184,7 @@ class Judge:
         self,
         limits: Limits,
         by_slots: bool,
-        counts: IntArray | None = None,
+        counts: Ints | None = None,
         shares: dict[tuple[int, int], int] | None = None,
     ) -> _Model:
         from ortools.sat.python import cp_model
@@ -224,7 +225,7 @@ class Judge:
             self._pieces[key] = pieces_of(self.instance, self.size, held)
         return self._pieces[key]
 
-    def _solved(self, model: _Model, linear: int, work: float) -> tuple[bool | None, IntArray | None]:
+    def _solved(self, model: _Model, linear: int, work: float) -> tuple[bool | None, Ints | None]:
         """Whether something keeps within the limits (None: not known), and the counts or nodes by slot that do."""
         from ortools.sat.python import cp_model
 

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from shardwise.costmodel.problem import Ints
 
 from .placement_blocks import CountsModel, Limit, Limits, fills
 from .placement_cost import Groups, Instance
-
-IntArray = NDArray[np.int64]
 
 _KEY_BITS = 40
 """Blocks are ordered by a number of so many bits."""
@@ -61,7 +60,7 @@ def _block_orders(model: CountsModel, limits: Limits) -> Iterator[tuple[int, int
             yield 0, block, [*base[block:], *base[:block]]
 
 
-def _renamings(order: list[int], size: int, exact: bool) -> Iterator[IntArray]:
+def _renamings(order: list[int], size: int, exact: bool) -> Iterator[Ints]:
     """New names of all blocks, or of all slots: those of a block in their order, or the other way round."""
     if not exact:
         yield np.array(order)
@@ -71,13 +70,13 @@ def _renamings(order: list[int], size: int, exact: bool) -> Iterator[IntArray]:
     yield slots[order][:, ::-1].ravel()
 
 
-def _keeps(held: Sequence[Groups], renaming: IntArray, size: int) -> bool:
+def _keeps(held: Sequence[Groups], renaming: Ints, size: int) -> bool:
     """Whether renamed blocks of ``size`` slots hold the same groups, rings from any member on and either way round."""
     same = np.arange(len(renaming))
     return all(_named(g, renaming, size) == _named(g, same, size) for g in held)
 
 
-def _named(g: Groups, names: IntArray, size: int) -> list[Any]:
+def _named(g: Groups, names: Ints, size: int) -> list[Any]:
     if g.family == "p2p":
         return sorted({tuple(sorted(pair)) for pair in names[g.pairs // size].tolist()})
     rows = zip(names[g.rows // size].tolist(), g.lanes.tolist(), strict=True)

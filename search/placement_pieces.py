@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from shardwise.costmodel.problem import Ints
 
 from .placement_blocks import CountsModel, Limit, Limits, block_chains, fills, unit_load
 from .placement_cost import Groups, Instance
 from .placement_orders import run_of_blocks
 
-IntArray = NDArray[np.int64]
 Cost = tuple[int, ...]
 """Nodes of a piece and its loads, in whole units, of every kind of groups."""
 
@@ -48,7 +48,7 @@ class Part:
     """What pieces add to one group of a unit: ``number[piece]`` of its runs, of ``each`` runs that it may have."""
 
     index: int
-    number: IntArray
+    number: Ints
     each: int
 
 
@@ -57,12 +57,12 @@ class Pieces:
     """All pieces of up to the largest domain: ``nodes[piece, block]``, loads by kind in whole units, and runs."""
 
     units: int
-    nodes: IntArray
-    loads: dict[int, IntArray]
+    nodes: Ints
+    loads: dict[int, Ints]
     parts: tuple[Part, ...]
-    kinds: IntArray
+    kinds: Ints
     """Of each piece: those with the same numbers in another order are one kind, where that changes no load."""
-    compositions: IntArray | None
+    compositions: Ints | None
     """How many of each kind a unit may be made of, ``[way, kind]``; None: there is one unit, or too many ways."""
 
 
@@ -88,14 +88,14 @@ def pieces_of(instance: Instance, size: int, limits: Limits) -> Pieces | None:
     return Pieces(units, nodes, loads, tuple(parts), kinds, _compositions(nodes, kinds, size) if units > 1 else None)
 
 
-def _kinds(nodes: IntArray, loads: dict[int, IntArray]) -> IntArray:
+def _kinds(nodes: Ints, loads: dict[int, Ints]) -> Ints:
     kinds = np.unique(np.sort(nodes, axis=1), axis=0, return_inverse=True)[1].ravel()
     first = np.unique(kinds, return_index=True)[1]
     alike = all(np.array_equal(load, load[first][kinds]) for load in loads.values())
     return kinds if alike else np.arange(len(nodes))
 
 
-def _compositions(nodes: IntArray, kinds: IntArray, size: int) -> IntArray | None:
+def _compositions(nodes: Ints, kinds: Ints, size: int) -> Ints | None:
     """All ways to fill every block of a unit, block by block with pieces of which it is the first."""
     run = nodes.shape[1]
     first = (nodes > 0).argmax(axis=1)
@@ -167,7 +167,7 @@ class SharesModel:
         return True
 
 
-def _runs(g: Groups, size: int, nodes: IntArray) -> Iterator[IntArray]:
+def _runs(g: Groups, size: int, nodes: Ints) -> Iterator[Ints]:
     """For each group of a unit what leaves the domain with each piece: a ring's runs, an all-to-all's pairs."""
     run = nodes.shape[1]
     if fills(g, size):
@@ -220,7 +220,7 @@ def tighten(model: CountsModel, limits: Limits, pieces: Pieces, shares: dict[tup
             model.cp.add(sum(terms) <= part.each * limits[part.index].runs(0))
 
 
-def _picked(model: CountsModel, pieces: Pieces, kept: IntArray, domain: int, first: int) -> list[Any]:
+def _picked(model: CountsModel, pieces: Pieces, kept: Ints, domain: int, first: int) -> list[Any]:
     """A variable for each piece that a domain may give to the unit of blocks from ``first`` on, at most one true."""
     picks = [model.cp.new_bool_var("") for _ in kept]
     model.cp.add_at_most_one(picks)
@@ -234,7 +234,7 @@ def _room(instance: Instance, index: int, limit: Limit, domain: int) -> int:
     return limit.room(0, float(instance.capacity[0][domain]), unit_load(instance.groups[index]))
 
 
-def _kept(instance: Instance, limits: Limits, pieces: Pieces, domain: int, most: int) -> IntArray | None:
+def _kept(instance: Instance, limits: Limits, pieces: Pieces, domain: int, most: int) -> Ints | None:
     """Pieces that are in a set of them that uses the domain's nodes, but for spares, within all limits; None: many."""
     held = int(np.bincount(instance.fabric.domains[0])[domain])
     fewest = max(0, held - (len(instance.fabric.nodes) - instance.num_slots))

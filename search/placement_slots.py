@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.costmodel.problem import Ints
+
 from .placement_blocks import CountsModel, Limit, unit_load
 from .placement_cost import Groups, Instance
 
-IntArray = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 
@@ -23,9 +24,9 @@ Array = NDArray[np.float64]
 class Classes:
     """Interchangeable nodes: ``of_node[m]``, how many there are, and the domain of each class at each level."""
 
-    of_node: IntArray
-    size: IntArray
-    domain: tuple[IntArray, ...]
+    of_node: Ints
+    size: Ints
+    domain: tuple[Ints, ...]
     nic: Array
 
     @classmethod
@@ -144,7 +145,7 @@ class SlotsModel:
             if terms:
                 self.cp.add(sum(terms) <= limit.room(level, float(capacity), unit_load(g)))
 
-    def placement(self, solver: Any) -> IntArray:
+    def placement(self, solver: Any) -> Ints:
         """Node of each slot: nodes of a class in their own order."""
         waiting = [list(np.flatnonzero(self.classes.of_node == c)) for c in range(len(self.classes.size))]
         out = []
